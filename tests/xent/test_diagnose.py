@@ -101,42 +101,32 @@ def test_two_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-# What is said in words: how it begins, or what is in it.
-TEXTS = {"gradient", "ignored", "batch", "tried", "notes"}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARDER)
 def test_a_hundred_harder_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Right in every field and as predicted, or unknown for the reason that is named; a repair costs what it costs."""
+    """Right in every field and as predicted, or unknown for the reason that is named; faults are marked."""
     loss, own, want = HARDER[name]
     found = diagnose(loss, *own)
     assert found.known is isinstance(want, dict), repr(found)
     assert capfd.readouterr() == ("", "")
     if isinstance(want, str):
         assert any(want in note for note in found.notes), repr(found)
-        if own and "your batch" in found.notes[0] and found.predicted is not None:
-            assert abs(found.cost / found.predicted - 1) > 1e-4 and repr(found).startswith(
-                "unknown\n  your batch, "
-            )
+        assert found.predicted is None or repr(found).startswith("unknown\n  your batch, ")
+        assert found.predicted is None or abs(found.cost / found.predicted - 1) > 1e-4
         return
     plain = TABLE.PLAIN | ({"gradient": "that of the value"} if found.arrays == "torch" else {})
     if len(own) == 2:
         plain |= {"batch": "as predicted"}
-        assert found.cost == pytest.approx(np.asarray(loss(*own)).sum().item(), rel=1e-2)
+        assert found.cost == pytest.approx(torch.as_tensor(loss(*own)).double().sum().item(), rel=1e-2)
     for field, value in (plain | want).items():
         seen = getattr(found, field)
-        right = value in str(seen) if field in TEXTS else same(seen, value)
-        right |= field == "targets" and set(value) <= set(seen)
-        assert right, (field, seen, value, repr(found))
-    faults = [f for f in ("gradient", "batch") if field_is_a_fault(found, f)]
-    assert all(f"! {'the gradient' if f == 'gradient' else 'your batch'}" in repr(found) for f in faults)
-
-
-def field_is_a_fault(found: Diagnosis, field: str) -> bool:
-    usual = (
-        ("that of the value", "unknown", "not applicable") if field == "gradient" else ("as predicted", "")
-    )
-    return getattr(found, field) not in usual and not getattr(found, field).endswith("as predicted")
+        begins = field == "gradient" and seen.startswith(value)
+        says = field in ("ignored", "batch", "tried", "notes") and value in str(seen)
+        reads = field == "targets" and set(value) <= set(seen)
+        assert begins or says or reads or same(seen, value), (field, seen, value, repr(found))
+    fine = ("that of the value", "unknown", "not applicable")
+    assert found.gradient.startswith(fine) or "! the gradient: " in repr(found)
+    assert found.batch.endswith("as predicted") or not found.batch or "! your batch, " in repr(found)
 
 
 def test_there_are_three_hundred() -> None:

@@ -53,14 +53,10 @@ class Search:
     """The way through libraries, shapes and numbers of classes, and what was met on it."""
 
     def __init__(
-        self,
-        loss: Loss,
-        arrays: str,
-        shape: tuple[int, ...],
-        own: Own,
-        shapes: tuple[str, ...] = tuple(SHAPES),
+        self, loss: Loss, arrays: str, mine: str, shape: tuple[int, ...], batch: Own, shapes: tuple[str, ...]
     ) -> None:
-        self.loss, self.arrays, self.own, self.batch, self.shapes = loss, arrays, shape, own, shapes
+        self.loss, self.arrays, self.mine, self.own = loss, arrays, mine, shape
+        self.batch, self.shapes = batch, shapes
         # Time and memory grow with the square of the classes.
         axes = (shape[-1], shape[1]) if len(shape) > 1 else ()
         self.classes = tuple(n for n in dict.fromkeys(axes) if 2 <= n <= 3000)
@@ -83,8 +79,7 @@ class Search:
             return True
 
         found = [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in calls.ways(self.loss)]
-        mine = calls.library(self.batch[0]) if self.batch else ""
-        return sorted(found, key=lambda c: (c.arrays != mine, strange(c)))
+        return sorted(found, key=lambda c: (c.arrays != self.mine, strange(c)))
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
@@ -239,7 +234,7 @@ class Search:
         if mine or (found and not result.known and not result.tried) or result.axis == "the whole array":
             # It may flatten rows, as those of sequences, or compare the first with the second's label.
             shapes = tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s)
-            again = Search(self.loss, self.arrays, self.own, self.batch, shapes)
+            again = Search(self.loss, self.arrays, self.mine, self.own, self.batch, shapes)
             other = again.described(found) if (found := again.run()) else result
             return other if other.known or (not mine and other.tried) else result
         return result
@@ -266,7 +261,8 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     -------
     Diagnosis
         What was found, and what shows it. A loss that no model predicts on every batch that was tried, your own
-        among them, is "unknown", with notes: where larger batches alone differ, they say from which size on.
+        among them, or that refuses your own, is "unknown", with notes: where larger batches alone differ, they say
+        from which size on.
 
     Raises
     ------
@@ -298,14 +294,15 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     loss = calls.resolve(loss)
     choice(arrays, "arrays", ("auto", *LIBRARIES))
     is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
-    own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
-    if targets is not None:
-        real_array(to_numpy(targets), "targets", bools=True)
+    for name, given in (("logits", None if is_shape else logits), ("targets", targets)):
+        if given is not None:
+            real_array(to_numpy(given), name, bools=name == "targets")
     if inspect.isclass(loss):
         said = f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)"
         return Diagnosis(notes=(said,))
     batch = None if targets is None else (None if is_shape else logits, targets)
-    search = Search(loss, arrays, own, batch)
+    shape = logits if is_shape else () if logits is None else np.shape(to_numpy(logits))
+    search = Search(loss, arrays, calls.library(logits), shape, batch, tuple(SHAPES))
     printed = io.StringIO()
     try:
         with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):

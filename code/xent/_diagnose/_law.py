@@ -287,11 +287,11 @@ class Law:
             x, t = (x[:, None], t.reshape(-1, 1)) if self.binary else (x[None], t[None])
         whole = t.dtype.kind in "iub" and x.ndim > 2 and np.max(t, initial=0) > 1 and not self.binary
         t = t.reshape(t.shape[:-1]) if t.ndim == x.ndim and t.shape[-1] == 1 < x.shape[-1] else t
-        axis = self.class_axis(x, t)
+        axis, alike = self.class_axis(x, t), t.shape == x.shape
         x = np.moveaxis(x, axis, -1)
         if self.binary:
             t = (t[..., None] == np.arange(x.shape[-1])) if t.size != x.size else t
-            t = np.moveaxis(t, axis, -1) if t.ndim == x.ndim and t.shape != x.shape else t
+            t = np.moveaxis(t, axis, -1) if alike else t
             t = t.reshape(x.shape).astype(float) if t.size == x.size else t
             t = (t + 1) / 2 if self.form == "signs" else t
         elif t.ndim == x.ndim and not whole:
