@@ -94,9 +94,8 @@ class Search:
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape)
                 labels = any(f.data.call.form == "indices" for f in found)
-                if found and (
-                    not best or (labels and min(f.cost for f in found) <= min(f.cost for f in best))
-                ):
+                costs = [min((f.cost for f in models), default=np.inf) for models in (found, best)]
+                if found and (not best or (labels and costs[0] <= costs[1])):
                     best = found
                 if labels or any(f.data.binary or f.data.soft for f in found):
                     break
@@ -228,9 +227,8 @@ class Search:
         """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
         found = self.run()
         result = self.described(found) if found else self.nothing()
-        mine = any(
-            n.startswith("your batch") and ("not explained" not in n or self.deep) for n in result.notes[:1]
-        )
+        note = "".join(result.notes[:1])
+        mine = note.startswith("your batch") and ("not explained" not in note or self.deep)
         if mine or (found and not result.known and not result.tried) or result.axis == "the whole array":
             # It may flatten rows, as those of sequences, or compare the first with the second's label.
             shapes = tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s)

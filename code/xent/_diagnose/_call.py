@@ -185,10 +185,8 @@ class Caller:
             raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
         self.result_dtype = dtype_name(value)
         self.answered += 1
-        pairs = zip(before, given)  # noqa: B905 (none, later on)
-        self.mutates |= not all(
-            np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f") for a, b in pairs
-        )
+        for a, b in zip(before, given):  # noqa: B905 (none, later on)
+            self.mutates |= not np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f")
         return result.astype(np.float64)
 
     def gradient(self, pair: list[Array], of_first: bool) -> tuple[Array, Array] | str:

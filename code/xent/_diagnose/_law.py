@@ -180,7 +180,9 @@ class Law:
     common_counts: bool = False  # a label that is left out has its common terms
     clamped: bool = False  # nothing that counts costs 0, not 0 / 0
     left_out: dict[float, bool] = field(default_factory=dict)
-    taken_as: dict[float, int] = field(default_factory=dict)  # the class that a label which is none counts as
+    taken_as: dict[float, int] = field(
+        default_factory=dict
+    )  # the class that a label which is none counts as; -1 is the last
     form: str = "indices"
     first: str = "prediction"
     layout: str = "last"
@@ -321,7 +323,7 @@ class Law:
             gone = np.isin(t, [y for y, valid in self.left_out.items() if valid])
             t = np.where(out, 0, t)
             for label, y in self.taken_as.items():
-                t = np.where(t == label, y, t)
+                t = np.where(t == label, y % k, t)
             if not self.binary:
                 t = t.astype(np.int64)
                 if wrong := [y for y in np.unique(t) if not 0 <= y < k]:

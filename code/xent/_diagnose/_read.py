@@ -130,10 +130,8 @@ class Reader(Trial):
 
     def count(self, y: int, apart: bool) -> float:
         """How much a label weighs in the divisor beside another, w0: two rows cost L = (w0 l0 + w l) / (w0 + w)."""
-        law, other = (
-            replace(self.law, mean="a sum", counts=np.ones(1)),
-            0 if self.binary else self.law.kept[0],
-        )
+        law = replace(self.law, mean="a sum", counts=np.ones(1))
+        other = 0 if self.binary else law.kept[0]
         if y == other:
             return 1.0
         x = np.repeat(inputs(self.kind, self.binary, 6, self.k, np.random.default_rng(17)), 2, 0)
@@ -332,16 +330,15 @@ class Reader(Trial):
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
         sums, beside = law.mean == "a sum", law.common
-        for valid, more in itertools.product(
-            (True, False)[: 2 - sums], (True, False) if beside else (False,)
-        ):
+        valids, mores = (True,) if sums else (True, False), (True, False) if beside else (False,)
+        for valid, more in itertools.product(valids, mores):
             if self.holds(seen, x, given, left_out=law.left_out | {label: valid}, common_counts=more):
                 return "left out" + self.divided(valid) + ", though what is added counts" * more
         if self.binary:
             return "read as a number" if self.holds(seen, x, given) else "changes the loss, as no class does"
         for c in dict.fromkeys((label % self.k, *range(min(self.k, FULL)))):
             if self.holds(seen, x, np.where(given == label, c, given)):
-                law.taken_as |= {} if options else {label: c}
+                law.taken_as |= {} if options else {label: -1 if c == self.k - 1 else c}
                 return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
         return "changes the loss, as no class does"
 
@@ -411,11 +408,8 @@ class Reader(Trial):
             said = "a zero for a wrong class gives nan: 0 * log(0)"
             if logits:
                 x[0, wrong] = -np.inf
-                said, forms = (
-                    "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf",
-                    {*self.forms},
-                )
-                forms = forms & {"indices", "rows"} if k > 2 else set()
+                said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
+                forms = {*self.forms} & {"indices", "rows"} if k > 2 else set()
             elif not binary:  # to the right class goes what the other had
                 p = x if self.kind == "probabilities" else np.exp(x)
                 p[0] = p[0] * (np.arange(k) != wrong) + p[0, wrong] * t[0]
@@ -647,11 +641,7 @@ class Reader(Trial):
             if seen is not None and not self.holds(seen, x, t):
                 said = difference(seen, self.law.value(x, t, seen.ndim))
                 return "one row", gradient, (f"a batch of {name} {said}", *self.follows(x, t, self.right))
-            if (
-                gradient.startswith(THATS_IT)
-                and name == f"{ROWS[2]:,} rows"
-                and self.caller.arrays == "torch"
-            ):
+            if gradient.startswith(THATS_IT) and name == f"{ROWS[2]:,} rows":
                 gradient = self.whole_gradient(x, t, gradient)
             tried[name.rpartition(" ")[2]] = name.removeprefix("8 rows and ").removeprefix("3 ")
         return "up to " + ", ".join(tried.values()), gradient, ()
@@ -686,9 +676,7 @@ class Reader(Trial):
         }  # fmt: skip
         self.notes += [note for note, is_so in told.items() if is_so]
         sequences = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
-        if sequences.startswith(
-            ("over the sequences", "each sequence")
-        ):  # both labels were asked in one sequence
+        if sequences.startswith((OVER, "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
         weights = [said for name in keywords(self.loss, caller.names) if (said := self.weighted(name))]
         fields = dict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ._law import Law, Pair, Unpredictable
 from ._report import NAT, UNKNOWN
 from ._rows import inputs
 
+Fields: TypeAlias = "dict[str, Any]"
 THATS_IT = "that of the value"
 # The relative error of a loss that is predicted: of a few numbers, or of no more than 1; and of a sum of many.
 CLOSE = {"float64": (1e-5, 1e-6), "float32": (1e-4, 2e-4), "float16": (3e-2, 1e-2), "bfloat16": (0.25, 3e-2)}
@@ -107,9 +108,8 @@ class Trial:
         """The properties of a batch which, changed alone, let it be predicted."""
         law, axis = self.law, self.law.class_axis(x, t)
         rows = np.moveaxis(x, axis, -1)
-        fresh = inputs(
-            law.reading.kind, law.binary, rows[..., 0].size, rows.shape[-1], np.random.default_rng(5)
-        )
+        n, k, rng = rows[..., 0].size, rows.shape[-1], np.random.default_rng(5)
+        fresh = inputs(law.reading.kind, law.binary, n, k, rng)
         if good(np.moveaxis(fresh.reshape(rows.shape), -1, axis), t):
             return ["its values: others of this size are predicted"]
         found, out = [], np.isin(t, list(law.left_out))
@@ -160,13 +160,10 @@ class Trial:
         kinds, caller = {library(a) for a in own}, self.caller
         here = next((k for k in ("torch", "tensorflow") if k in kinds), caller.arrays)
         coarse = max(self.dtype, dtype_name(own[0]), key=lambda d: CLOSE.get(d, (0, 0))[1])
-        return Trial(
-            self.law, Caller(caller.loss, here, caller.dtype, caller.names, tuple(self.ordered(*own))), coarse
-        )
+        given = tuple(self.ordered(*own))
+        return Trial(self.law, Caller(caller.loss, here, caller.dtype, caller.names, given), coarse)
 
-    def of_your_batch(
-        self, own: tuple[Any, Any], gradient: str
-    ) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    def of_your_batch(self, own: tuple[Any, Any], gradient: str) -> tuple[Fields, str, tuple[str, ...]]:
         """What the reader's own call costs and what is predicted: the fields that say so, the gradient, what is
         wrong.
         """
@@ -183,18 +180,16 @@ class Trial:
             want = law.value(x, t, seen.ndim)
         except Unpredictable as why:
             return {"cost": cost}, gradient, (f"{name} costs {cost:.5g}; not predicted: {why}",)
-        told = {"cost": cost, "predicted": float(want.sum())}
+        told: Fields = {"cost": cost, "predicted": float(want.sum())}
         if not trial.near(seen, want, x):
             follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
             return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
         if gradient.startswith((THATS_IT, NAT, UNKNOWN)):
             gradient = trial.whole_gradient(x, t, gradient)
-        all_of_it = " in all" * bool(seen.ndim)
-        return (
-            told | {"batch": f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"},
-            gradient,
-            (),
+        told["batch"] = (
+            f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted{misread(law, x, t)}"
         )
+        return told, gradient, ()
 
 
 def difference(seen: Array, want: Array) -> str:
