@@ -194,7 +194,8 @@ class Caller:
         why there is none.
         """
         given = [self.copy(*a) for a in zip(pair, self.own or (None, None), strict=True)]
-        x = given[0 if of_first else 1]
+        place = 0 if of_first else 1
+        x = given[place]
 
         def weights(value: Any) -> Array:
             shape = tuple(value.shape)
@@ -202,7 +203,9 @@ class Caller:
 
         try:
             if self.arrays == "torch":
-                x.requires_grad_()
+                given[place] = (
+                    x.requires_grad_().clone()
+                )  # as a model's logits are, which may be written into
                 value = self.raw(given, {})
                 if not getattr(value, "requires_grad", False):
                     return "missing: what the loss returns is cut off from its argument"

@@ -255,7 +255,11 @@ class Law:
             return self.factor * w * ((1 - s) * np.stack([1 - t, t], -1) + s / 2)
         total = t.sum(-1, keepdims=True)
         smooth = (1 - s) * t + s * ((total - t) / (k - 1) if self.over_others else total / k) if s else t
-        return self.factor * smooth * (w if self.acts == "columns" else (t @ w)[:, None])
+        return (
+            self.factor
+            * smooth
+            * (w if self.acts == "columns" else (t @ w)[:, None] / np.where(total, total, 1))
+        )
 
     def weights_of(self, t: Array) -> Array:
         """The weights of as many classes as rows of targets have."""

@@ -634,11 +634,15 @@ class Reader(Trial):
                 seen = self.call(x, t)
             except TooSlow:
                 break
-            if "sequences" in name and seen is not None:
+            if seen is None:
+                said = f"a batch of {name} is refused: {self.caller.said}"
+                if "positions" in name:
+                    return "", gradient, (said,)
+                self.notes += [said] * name.endswith("rows")
+                continue
+            if "sequences" in name:
                 self.choose([(x, t, seen)], {"": {}, "0": {"clamped": True}})
-            if seen is None and "positions" in name:
-                return "", gradient, (f"a batch of {name} is refused: {self.caller.said}",)
-            if seen is not None and not self.holds(seen, x, t):
+            if not self.holds(seen, x, t):
                 said = difference(seen, self.law.value(x, t, seen.ndim))
                 return "one row", gradient, (f"a batch of {name} {said}", *self.follows(x, t, self.right))
             if gradient.startswith(THATS_IT) and name == f"{ROWS[2]:,} rows":
