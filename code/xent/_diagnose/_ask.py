@@ -117,14 +117,11 @@ class Search:
                 yield 1
                 return
             yield from dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES))
-            if tried == 1 and large:
-                yield large
-                return
             # With a batch of your own its number of classes was tried: float32 comes next.
             if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
                 told = [int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000]
                 yield from dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)")))
-            yield from [1] * (shape == "(N, K)")
+            yield from [large] if tried == 1 and large else [1] * (shape == "(N, K)")
 
         for k in sizes():
             answers, found = self.at(caller, shape, k, deep=k == large)
