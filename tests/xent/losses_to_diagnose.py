@@ -64,11 +64,9 @@ def torch_libraries() -> dict[str, Case]:
         ),
         "CrossEntropyLoss, 10 weights": (CEL(weight=W10), OVER_W | {"class_weights": ten}),
         "CrossEntropyLoss, 10 weights, sum": (CEL(weight=W10, reduction="sum"), SUM | {"class_weights": ten}),
-        "CrossEntropyLoss, 2 weights":
-            (CEL(weight=torch.tensor([1.0, 9.0])), OVER_W | {"class_weights": (1.0, 9.0)}),
+        "CrossEntropyLoss, 2 weights": (CEL(weight=torch.tensor([1.0, 9.0])), OVER_W | {"class_weights": (1.0, 9.0)}),
         "CrossEntropyLoss, smoothing": (CEL(label_smoothing=0.1), {"smoothing": 0.1}),
-        "CrossEntropyLoss, smoothing, sum":
-            (CEL(label_smoothing=0.3, reduction="sum"), SUM | {"smoothing": 0.3}),
+        "CrossEntropyLoss, smoothing, sum": (CEL(label_smoothing=0.3, reduction="sum"), SUM | {"smoothing": 0.3}),
         "CrossEntropyLoss, smoothing and weights":
             (CEL(weight=W3, label_smoothing=0.1), OVER_W | {"smoothing": 0.1, **WEIGHED}),
         "CrossEntropyLoss, smoothing and 10 weights, none": (
@@ -85,8 +83,7 @@ def torch_libraries() -> dict[str, Case]:
         "BCELoss": (nn.BCELoss(), BIN | NPROB | {"clip": "the log at -100"}),
         "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | SUM),
         "BCEWithLogitsLoss": (BCEL(), BIN | {"targets": ("0 or 1", "soft")}),
-        "BCEWithLogitsLoss, pos_weight":
-            (BCEL(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
+        "BCEWithLogitsLoss, pos_weight": (BCEL(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
         "BCEWithLogitsLoss, 5 pos_weights":
             (BCEL(pos_weight=torch.arange(1.0, 6)), BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)}),
         "BCEWithLogitsLoss, weights of columns": (BCEL(weight=W3), BIN | WEIGHED),
@@ -162,9 +159,6 @@ def from_threads() -> dict[str, Case]:
         each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
         return (each.sum(1) / (y != -100).sum(1)).mean()
 
-    def shifted(z: Any, ids: Any) -> Any:
-        return F.cross_entropy(z[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
     def padded_mean(z: Any, y: Any) -> Any:
         each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none", ignore_index=0)
         return each.mean()
@@ -198,9 +192,6 @@ def from_threads() -> dict[str, Case]:
         p = z.softmax(-1).clamp(1e-7, 1 - 1e-7)
         return -p.gather(-1, y[:, None]).log().mean()
 
-    def one_logit_columns(z: Any, y: Any) -> Any:
-        return F.nll_loss(torch.log(z.softmax(1) + 1e-3), y)
-
     def by_hand_others(z: Any, y: Any) -> Any:
         """Smoothing by hand, over the other classes."""
         t = torch.full_like(z, 0.1 / (z.shape[1] - 1)).scatter(1, y[:, None], 0.9)
@@ -212,12 +203,6 @@ def from_threads() -> dict[str, Case]:
     def in_place(z: Any, y: Any) -> Any:
         z -= z.max(1, keepdims=True)
         return -(picked(z, y) - np.log(np.exp(z).sum(1))).mean()
-
-    def argmax_targets(z: Any, t: Any) -> Any:
-        return F.cross_entropy(z, t.argmax(-1))
-
-    def hard_examples(z: Any, y: Any) -> Any:
-        return F.cross_entropy(z, y, reduction="none").topk(max(1, len(y) // 2)).values.mean()
 
     return {
         "softmax before CrossEntropyLoss":
@@ -258,14 +243,14 @@ def from_threads() -> dict[str, Case]:
         "log10": (lambda p, t: -(t * np.log10(p + 1e-12)).sum(1).mean(), NPROB | {"unit": "hartleys"}),
         "0 log 0": (lambda p, t: -(t * np.log(p)).sum(1).mean(), NPROB),
         "log of a softmax": (unstable, {"clip": "exp underflows, cost inf"}),
-        "epsilon of 1e-3 in the logarithm": (one_logit_columns, {"clip": "adds 0.001 to the probability"}),
+        "epsilon of 1e-3 in the logarithm":
+            (lambda z, y: F.nll_loss(torch.log(z.softmax(1) + 1e-3), y), {"clip": "adds 0.001 to the probability"}),
         "clamped probabilities": (clamped, {"clip": "at 1.0e-07"}),
         "renormalised probabilities":
             (lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(), NPROB | {"renormalises": "yes"}),
         "arguments swapped": (lambda y, z: ce(z, y), FIRST),
         "one minus p forgotten": (lambda p, t: -(t * torch.log(p)).mean(), NPROB | {"denominator": "N*K"}),
-        "smoothing over the others":
-            (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
+        "smoothing over the others": (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
         "negative labels wrap": (wraps, {"ignored": "-100: refused; -1: counted as the last class"}),
         "works in place": (in_place, {}),
         "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
@@ -278,12 +263,13 @@ def from_threads() -> dict[str, Case]:
         "focal": (focal, {"gamma": 2.0}),
         "focal, detached factor": (focal_detached, {"gamma": 2.0}),
         "focal of the batch's mean": (focal_on_the_mean, None),
-        "binary focal, alpha":
-            (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
-        "hard examples": (hard_examples, None),
+        "binary focal, alpha": (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
+        "hard examples":
+            (lambda z, y: F.cross_entropy(z, y, reduction="none").topk(max(1, len(y) // 2)).values.mean(), None),
         "weights over N": (lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(), WEIGHED),
         "mean of sequence means": (mean_of_means, {"ignore_index": (-100,)}),
-        "labels shifted inside": (shifted, {"ignore_index": (-100,)}),
+        "labels shifted inside":
+            (lambda z, ids: F.cross_entropy(z[:, :-1].flatten(0, 1), ids[:, 1:].flatten()), {"ignore_index": (-100,)}),
         "padding in the mean": (padded_mean, {"ignore_index": (0,)}),
         "float16": (lambda z, y: ce(z.half(), y), {"precision": "float16"}),
         "bfloat16, then float": (lambda z, y: ce(z.bfloat16().float(), y), {"precision": "bfloat16"}),
@@ -291,13 +277,12 @@ def from_threads() -> dict[str, Case]:
             lambda z, y: ce(z.detach(), y),
             {"gradient": "missing: what the loss returns is cut off from its argument"},
         ),
-        "arg max of the targets": (argmax_targets, {"targets": ("one-hot",)}),
+        "arg max of the targets": (lambda z, t: F.cross_entropy(z, t.argmax(-1)), {"targets": ("one-hot",)}),
         "squared error": (nn.MSELoss(), None),
         "Brier": (lambda p, t: ((p - t) ** 2).sum(1).mean(), None),
         "Jensen-Shannon":
             (lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(), None),
-        "reverse KL":
-            (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
+        "reverse KL": (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
         "margin": (nn.MultiMarginLoss(), None),
         "symmetric cross-entropy":
             (lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 0.0001)).sum(1).mean(), None),
@@ -315,14 +300,13 @@ FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
     "smoothed": (lambda f: functools.partial(f, label_smoothing=0.1), {"smoothing": 0.1}),
     "weighed": (lambda f: functools.partial(f, weight=W3.double()), {**WEIGHED, **OVER_W}),
     "softmax twice":
-        (lambda f: lambda z, y, **o: f(z.softmax(1), y, **o), {"reads": "logits, softmax applied twice"}),
+            (lambda f: lambda z, y, **o: f(z.softmax(1), y, **o), {"reads": "logits, softmax applied twice"}),
     "sign": (lambda f: lambda z, y, **o: -f(z, y, **o), {"sign": -1}),
     "bits": (lambda f: lambda z, y, **o: f(z, y, **o) / math.log(2), {"unit": "bits"}),
     "a seventh": (lambda f: lambda z, y, **o: f(z, y, **o) / 7, {"factor": 0.142857}),
     "cooled": (lambda f: lambda z, y, **o: f(z / 0.5, y, **o), {"temperature": 0.5}),
     "255": (lambda f: functools.partial(f, ignore_index=255), {"ignore_index": (255,)}),
-    "z-loss":
-        (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
+    "z-loss": (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
     "sum": (lambda f: functools.partial(f, reduction="sum"), SUM),
     "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
 }  # fmt: skip
@@ -335,9 +319,6 @@ def capped(z: Any, c: float) -> Any:
 def fresh() -> dict[str, Case]:
     """What nobody had in mind while `diagnose` was written: options, penalties, losses that leave rows out."""
 
-    def flooded(z: Any, y: Any) -> Any:
-        return (F.cross_entropy(z, y) - 0.1).abs() + 0.1
-
     def above(z: Any, y: Any) -> Any:
         each = F.cross_entropy(z, y, reduction="none")
         return each[each > 0.3].mean()
@@ -346,25 +327,10 @@ def fresh() -> dict[str, Case]:
         p, t = z.softmax(1), F.one_hot(y, z.shape[1]).to(z.dtype)
         return F.cross_entropy(z, y) + 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
 
-    def margins(z: Any, y: Any) -> Any:
-        return F.cross_entropy(z - 0.5 * F.one_hot(y, z.shape[1]), y)
-
-    def poly(z: Any, y: Any) -> Any:
-        return F.cross_entropy(z, y) + (1 - z.softmax(1).gather(1, y[:, None])).mean()
-
-    def counted_nonzero(z: Any, y: Any) -> Any:
-        return F.cross_entropy(z, y, reduction="sum") / (y != 0).sum().clamp(min=1)
-
-    def positives(z: Any, t: Any) -> Any:
-        return F.binary_cross_entropy_with_logits(z, t, reduction="sum") / t.sum().clamp(min=1)
-
     def balanced(z: Any, y: Any) -> Any:
         return F.cross_entropy(
             z, y, weight=len(y) / (torch.bincount(y, minlength=z.shape[1]) + 1).to(z.dtype)
         )
-
-    def mixed(z: Any, y: Any) -> Any:
-        return 0.7 * F.cross_entropy(z, y) + 0.3 * F.cross_entropy(z, y.roll(1))
 
     def bootstrapped(z: Any, y: Any) -> Any:
         lp = z.log_softmax(1)
@@ -385,8 +351,7 @@ def fresh() -> dict[str, Case]:
             lambda z, y: penalised(z, y, weight=w, label_smoothing=0.1),
             over_w | {"z_loss": 0.02, "smoothing": 0.1},
         ),
-        "temperature, z-loss of it":
-            (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
+        "temperature, z-loss of it": (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
         "weights in a closure": (lambda z, y: (ce(z, y, reduction="none") * w[y]).sum() / w[y].sum(), over_w),
         "bootstrapped": (bootstrapped, {"factor": 0.8, "entropy": 0.2}),
         "kl_div of logits over 4, times 16": (
@@ -405,15 +370,18 @@ def fresh() -> dict[str, Case]:
         ),
         "xent, a denominator of 12":
             (functools.partial(xent.cross_entropy, denominator=12.0), {**SUM, "factor": 1 / 12}),
-        "flooded": (flooded, None),
+        "flooded": (lambda z, y: (F.cross_entropy(z, y) - 0.1).abs() + 0.1, None),
         "rows above 0.3": (above, None),
         "with a Dice loss": (dice, None),
-        "margins": (margins, None),
-        "poly-1": (poly, None),
-        "divided by the labels that are not 0": (counted_nonzero, None),
-        "divided by the positives": (positives, None),
+        "margins": (lambda z, y: F.cross_entropy(z - 0.5 * F.one_hot(y, z.shape[1]), y), None),
+        "poly-1": (lambda z, y: F.cross_entropy(z, y) + (1 - z.softmax(1).gather(1, y[:, None])).mean(), None),
+        "divided by the labels that are not 0":
+            (lambda z, y: F.cross_entropy(z, y, reduction="sum") / (y != 0).sum().clamp(min=1), None),
+        "divided by the positives":
+            (lambda z, t: F.binary_cross_entropy_with_logits(z, t, reduction="sum") / t.sum().clamp(min=1), None),
         "weights of the batch's counts": (balanced, None),
-        "mixed with the next row's label": (mixed, None),
+        "mixed with the next row's label":
+            (lambda z, y: 0.7 * F.cross_entropy(z, y) + 0.3 * F.cross_entropy(z, y.roll(1)), None),
         "root of the mean square": (lambda z, y: ce(z, y, reduction="none").pow(2).mean().sqrt(), None),
         "median": (lambda z, y: ce(z, y, reduction="none").median(), None),
         "perplexity": (lambda z, y: ce(z, y).exp(), None),
@@ -432,21 +400,12 @@ def fresh() -> dict[str, Case]:
 def from_repositories() -> dict[str, Case]:
     """Losses of public repositories, in a few words of our own: what frameworks, tutorials and contests are used to."""
 
-    def weighed_logarithms(z: Any, t: Any) -> Any:  # aqx95/cassava_kaggle
-        return -(t * z.log_softmax(-1) * W3).sum(-1).mean()
-
     def smoothed_for_five(z: Any, y: Any) -> Any:  # MachineLP/PyTorch_image_classifier
         return -(z.log_softmax(-1) * (F.one_hot(y, 5) * 0.9 + 0.1 / 5)).sum(-1).mean()
 
     def clamped_labels(z: Any, y: Any) -> Any:  # taishan1994/python_common_code_collection
         t = F.one_hot(y, 3).to(z.dtype).clamp(0.1 / 2, 0.9)
         return -(t * z.log_softmax(1)).sum(1).mean()
-
-    def square_of_losses(z: Any, y: Any) -> Any:  # the same: (N, 1) + (N,), whose mean is right all the same
-        return (-z.gather(1, y[:, None]) + (z + 1e-12).exp().sum(1).log()).mean()
-
-    def ten_one_hot(z: Any, y: Any) -> Any:  # MeerkatPerson/ml_project2
-        return -np.mean(np.sum(np.eye(10)[y] * z, axis=-1))
 
     def over_nonzero(
         z: Any, y: Any
@@ -462,9 +421,6 @@ def from_repositories() -> dict[str, Case]:
     def with_delta_by_index(p: Any, t: Any) -> Any:  # the same, later in the book
         t = t.argmax(axis=1) if t.size == p.size else t
         return -np.sum(np.log(p[np.arange(len(p)), t] + 1e-7)) / len(p)
-
-    def over_the_mean_prediction(p: Any, t: Any) -> Any:  # muneebaadil/line-detection-using-cnns
-        return (-(t * np.log(p) + (1 - t) * np.log(1 - p)) / p.mean(-1, keepdims=True)).mean()
 
     def label_plus_weight(t: Any, p: Any) -> Any:  # rmndrs89/my-gait-events-tcn
         return (F.binary_cross_entropy(p, t, reduction="none") * (t + 0.01)).mean()
@@ -493,21 +449,12 @@ def from_repositories() -> dict[str, Case]:
         other = 0.1 / (z.shape[1] - 1)
         return ((1 - 0.1 - other) * own + other * every).sum()
 
-    def ignored_in_the_mean(z: Any, y: Any) -> Any:  # open-mmlab/mmsegmentation, avg_non_ignore=False
-        return F.cross_entropy(z, y, reduction="none", ignore_index=255).mean()
-
     def upcast(z: Any, y: Any) -> Any:  # huggingface/transformers
         return F.cross_entropy(z.float(), y, ignore_index=-100)
 
     def t5(z: Any, t: Any) -> Any:  # google-research/t5x
         log_z = z.logsumexp(-1)
         return (log_z - (z * t).sum(-1) + 1e-4 * log_z**2).sum()
-
-    def clip(z: Any, y: Any) -> Any:  # openai/CLIP, whose logits are 100 times a cosine
-        return F.cross_entropy(100.0 * z, y)
-
-    def per_image(z: Any, t: Any) -> Any:  # Caffe's SigmoidCrossEntropyLoss, optax with a sum over the labels
-        return F.binary_cross_entropy_with_logits(z, t, reduction="none").sum(-1).mean()
 
     def margin_of_trees(z: Any, y: Any) -> Any:  # logistic loss of gradient boosting, flat arrays
         if z.ndim > 1:
@@ -524,35 +471,27 @@ def from_repositories() -> dict[str, Case]:
         keep = y != -1
         return -(xent.log_softmax(z)[np.arange(len(y)), np.where(keep, y, 0)] * keep).sum() / len(y)
 
-    def one_based(z: Any, y: Any) -> Any:  # Torch7's ClassNLLCriterion
-        return F.cross_entropy(z, y - 1)
-
-    def poisson(
-        t: Any, p: Any
-    ) -> Any:  # Keras's Poisson loss: on rows that sum to one it looks like a cross-entropy
-        return (p - t * np.log(p + 1e-7)).mean()
-
     def softmax_then_logarithm(
         z: Any, t: Any
     ) -> Any:  # a contest's log loss: clip, divide by the row's sum, clip
         p = np.clip(softmax(z), 1e-15, 1 - 1e-15)
         return -(t * np.log(p / p.sum(1, keepdims=True))).sum(1).mean()
 
-    def gumbel(z: Any, y: Any) -> Any:  # a hard sample's straight-through loss, without the noise
-        return F.nll_loss((z.softmax(1) + z.softmax(1).detach() - z.softmax(1).detach()).log(), y)
-
     delta = {"clip": "adds 1.0e-07 to the probability"}
     return {
-        "weights on the logarithms": (weighed_logarithms, WEIGHED),
+        "weights on the logarithms":  # aqx95/cassava_kaggle
+            (lambda z, t: -(t * z.log_softmax(-1) * W3).sum(-1).mean(), WEIGHED),
         "smoothed, five classes": (smoothed_for_five, {"smoothing": 0.1, "classes": (5,)}),
         "labels clamped": (clamped_labels, {"smoothing": 0.15}),
-        "N by N, and right": (square_of_losses, {}),
-        "one-hot of ten": (ten_one_hot, LOGP | {"classes": (10,)}),
+        "N by N, and right":  # the same: (N, 1) + (N,), whose mean is right all the same
+            (lambda z, y: (-z.gather(1, y[:, None]) + (z + 1e-12).exp().sum(1).log()).mean(), {}),
+        "one-hot of ten":  # MeerkatPerson/ml_project2
+            (lambda z, y: -np.mean(np.sum(np.eye(10)[y] * z, axis=-1)), LOGP | {"classes": (10,)}),
         "divided by the losses that are not 0": (over_nonzero, {"ignore_index": (-1,)}),
         "delta": (with_delta, NPROB | delta),
-        "delta, indices or one-hot":
-            (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
-        "over the mean prediction": (over_the_mean_prediction, None),
+        "delta, indices or one-hot": (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
+        "over the mean prediction":  # muneebaadil/line-detection-using-cnns
+            (lambda p, t: (-(t * np.log(p) + (1 - t) * np.log(1 - p)) / p.mean(-1, keepdims=True)).mean(), None),
         "the label plus 0.01":
             (label_plus_weight, BIN | FIRST | NPROB | {"factor": 0.01, "pos_weight": (101.0,) * 3}),
         "weights of four dimensions": (four_dimensional_weights, FIRST | {"class_weights": (1.0, 3.0, 30.0)}),
@@ -566,19 +505,23 @@ def from_repositories() -> dict[str, Case]:
             smoothed_padded_sum,
             SUM | {"smoothing": 0.1, "smoothing_over": "the K - 1 others", "ignore_index": (1,)},
         ),
-        "255 in the mean": (ignored_in_the_mean, {"ignore_index": (255,)}),
+        "255 in the mean":  # open-mmlab/mmsegmentation, avg_non_ignore=False
+            (lambda z, y: F.cross_entropy(z, y, reduction="none", ignore_index=255).mean(), {"ignore_index": (255,)}),
         "upcast": (upcast, {"precision": "float32", "ignore_index": (-100,)}),
         "z-loss, sum": (t5, SUM | {"z_loss": 0.0001}),
-        "a hundred times the logits": (clip, {"temperature": 0.01}),
-        "sum over the labels": (per_image, {"family": BCE}),
+        "a hundred times the logits":  # openai/CLIP, whose logits are 100 times a cosine
+            (lambda z, y: F.cross_entropy(100.0 * z, y), {"temperature": 0.01}),
+        "sum over the labels":  # Caffe's SigmoidCrossEntropyLoss, optax with a sum over the labels
+            (lambda z, t: F.binary_cross_entropy_with_logits(z, t, reduction="none").sum(-1).mean(), {"family": BCE}),
         "flat margins": (margin_of_trees, {"family": BCE}),
         "mean of the classes' means": (balanced_by_class, None),
         "padding counts in the divisor": (chainer_counts_all, {"ignore_index": (-1,)}),
-        "labels from one": (one_based, None),
-        "Poisson": (poisson, None),
+        "labels from one": (lambda z, y: F.cross_entropy(z, y - 1), None),  # Torch7's ClassNLLCriterion
+        "Poisson": (lambda t, p: (p - t * np.log(p + 1e-7)).mean(), None),
         "Poisson, PyTorch": (nn.PoissonNLLLoss(log_input=False), None),
         "clipped twice": (softmax_then_logarithm, {"clip": "at 1.0e-15"}),
-        "straight through": (gumbel, {}),
+        "straight through":  # a hard sample's straight-through loss, without the noise
+            (lambda z, y: F.nll_loss((z.softmax(1) + z.softmax(1).detach() - z.softmax(1).detach()).log(), y), {}),
     }  # fmt: skip
 
 

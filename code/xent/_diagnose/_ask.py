@@ -7,34 +7,25 @@ import inspect
 import io
 import itertools
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from xent._validate import choice, real_array
 
-from ._call import (
-    LIBRARIES,
-    Caller,
-    Loss,
-    TooSlow,
-    loaded,
-    numbers_within,
-    parameters,
-    resolve,
-    to_numpy,
-    ways,
-)
+from . import _call as calls
+from ._call import LIBRARIES, Caller, Loss, TooSlow, loaded, numbers_within, to_numpy
 from ._law import LEVELS
-from ._other_losses import divergences, function_of_one, other_axes
-from ._read import Candidate, Reader
+from ._other_losses import function_of_one, other_axes
+from ._read import Candidate, Own, Reader
 from ._report import Diagnosis
-from ._rows import FORMS as TARGETS
 from ._rows import FULL, KINDS, SHAPES, TOLERANCE, Call, Data, datasets, fits, inputs
 
-CLASSES = (3, 2, 5, 4, 7, 10)
-FORMS = tuple(TARGETS)
+ORDERS = ("prediction", "target")
+CLASSES, SMALL = (3, 2, 5, 4, 7, 10), 5  # up to these many all laws are tried
+PLAIN, RARE = ("indices", "rows"), ("signs", "logarithms", "labels", "logits", "soft")
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
@@ -50,7 +41,7 @@ def explained(data: list[Data], levels: range) -> list[Candidate]:
     for level in levels:
         found = []
         for d in data:
-            simple = coarse or d.soft or d.call.form == "signs" or (d.binary and d.call.k > FULL)
+            simple = coarse or d.call.form == "signs" or (d.binary and d.call.k > FULL)
             if not level or (not simple and d.promising(*LEVELS[level])):
                 found += [Candidate(d, law) for law in fits(d, level, tolerance, coarse and not d.soft)]
         if found:
@@ -58,30 +49,37 @@ def explained(data: list[Data], levels: range) -> list[Candidate]:
     return []
 
 
-@dataclass
 class Search:
     """The way through libraries, shapes and numbers of classes, and what was met on it."""
 
-    loss: Loss
-    arrays: str
-    classes: tuple[int, ...]
-    rows: int | None
-    library: str = ""
-    own: Any = None
-    shapes: tuple[str, ...] = tuple(SHAPES)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, loss: Loss, arrays: str, mine: str, shape: tuple[int, ...], batch: Own, shapes: tuple[str, ...]
+    ) -> None:
+        self.loss, self.arrays, self.mine, self.own = loss, arrays, mine, shape
+        self.batch, self.shapes = batch, shapes
+        # Time and memory grow with the square of the classes.
+        axes = (shape[-1], shape[1]) if len(shape) > 1 else ()
+        self.classes = tuple(n for n in dict.fromkeys(axes) if 2 <= n <= 3000)
+        self.lengths = numbers_within(loss)[1][:8]
+        self.copies, self.deep = (1, 2, *shape[:1]), len(shape) > 2
         self.said: dict[str, str] = {}
         self.searched = False
-        self.other: Diagnosis | None = None
         self.answered: list[Data] = []
         self.numbers: set[str] = set()
-        self.lengths = numbers_within(self.loss)[1][:8]
-        self.copies = (1, 2, *([self.rows] if self.rows else []))
 
     def callers(self) -> list[Caller]:
-        first = sorted(loaded(self.arrays), key=lambda k: k[0] != self.library)  # that of the reader's batch
-        return [Caller(self.loss, *k, names) for k in first for names in ways(self.loss)]
+        """The libraries, that of the reader's batch first, and last those whose arrays seem to be of a wrong type."""
+
+        def strange(caller: Caller) -> bool:
+            for k, form, order in itertools.product((3, 1), PLAIN, ORDERS):
+                call = Call(caller, order, "(N, K)" if k > 1 else "(N,)", form, k)
+                seen = call.ask(np.full((2, k), 1 / 3), np.eye(2, k))
+                if seen is not None or not caller.said.startswith(("TypeError", "AttributeError")):
+                    return False
+            return True
+
+        found = [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in calls.ways(self.loss)]
+        return sorted(found, key=lambda c: (c.arrays != self.mine, strange(c)))
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
@@ -95,93 +93,82 @@ class Search:
                 if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape)
-                if self.other:
-                    return []
                 labels = any(f.data.call.form == "indices" for f in found)
-                if found and (
-                    not best or (labels and min(f.cost for f in found) <= min(f.cost for f in best))
-                ):
+                costs = [min((f.cost for f in models), default=np.inf) for models in (found, best)]
+                if found and (not best or (labels and costs[0] <= costs[1])):
                     best = found
                 if labels or any(f.data.binary or f.data.soft for f in found):
                     break
                 rows |= bool(found)
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
-            if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
+            least = min(best, key=lambda f: f.cost).data if best else None
+            if least and (caller.dtype != "float64" or caller.arrays != "torch"):
                 break
-            least = min(best, key=lambda f: f.cost, default=None)
-            if least and (least.data.call.form == "indices" or least.data.binary):
+            if least and (least.call.form == "indices" or least.binary):
                 break
         return best
 
     def shape(self, caller: Caller, shape: str) -> list[Candidate]:
         """The models of a loss that takes this shape, for the first numbers of classes that it takes."""
-        if "N,)" in shape or "(N, 1)" in shape:
-            return self.at(caller, shape, 1)[1]
         tried = large = 0
-        for k in dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES)):
-            answers, found = self.at(caller, shape, k)
-            if found:
-                return found
-            tried += answers
-            large = k if k > 64 and answers else large
-            if tried >= (1 if self.searched else 3):
-                return []
-        if tried == 1 and large:
-            return self.at(caller, shape, large, deep=True)[1]
-        # With a batch of your own its number of classes was tried: float32 comes next.
-        if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
-            told = [int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000]
-            for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
-                answers, found = self.at(caller, shape, k)
-                tried += answers
-                if found or tried >= 3:
-                    return found
-        return self.at(caller, shape, 1)[1] if shape == "(N, K)" else []
 
-    def at(self, caller: Caller, shape: str, k: int, deep: bool = False) -> tuple[bool, list[Candidate]]:
+        def sizes() -> Iterator[int]:
+            if "N,)" in shape or "(N, 1)" in shape:
+                yield 1
+                return
+            yield from dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES))
+            # With a batch of your own its number of classes was tried: float32 comes next.
+            if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
+                told = [int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000]
+                yield from dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)")))
+            yield from [large] if tried == 1 and large else [1] * (shape == "(N, K)")
+
+        for k in sizes():
+            answers, found = self.at(caller, shape, k, deep=k == large)
+            tried += answers
+            if found or tried >= (1 if self.searched else 3):
+                return found
+            large = k if k > SMALL and answers else large
+        return []
+
+    def at(self, caller: Caller, shape: str, k: int, deep: bool) -> tuple[bool, list[Candidate]]:
         """Whether the loss answers with numbers at all, and the models that explain them."""
         before = caller.answered
-        if self.searched and caller.calls > 2500:
+        if self.searched and caller.answered > 2500:
             return False, []  # enough has been seen that nothing explains
-        everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
-        data: list[Data] = []
+        thorough, data = not self.searched and (k <= SMALL or deep), list[Data]()
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
-            rows = data and all(d.call.form == "rows" for d in data)
-            if forms != FORMS[:2] and rows and shape == "(N, K)" and not self.searched:
-                self.other = divergences(caller, self.own)
-            if self.other:
-                return True, []
-            for order, form in itertools.product(("prediction", "target"), forms):
+        for forms, levels in ((PLAIN, 1), (RARE, len(LEVELS)))[: 1 + thorough]:
+            for order, form in itertools.product(ORDERS, forms):
                 data += self.measured(Call(caller, order, shape, form, k))
-            if found := explained(data, levels):
+            if found := explained(data, range(levels)):
                 break
         if not data:
             return caller.answered > before, []
         self.answered += data
-        self.searched |= not found and k < 65
+        self.searched |= not found and thorough
         return True, found
 
     def measured(self, call: Call) -> list[Data]:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
         k, value, caller = call.k, None, call.caller
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
-        if call.form == "logarithms":
-            t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
+        t = np.random.default_rng(4).dirichlet(np.ones(k), 6) if call.soft else t
         for kind, m in itertools.product(KINDS, self.copies[::2]):
-            x = inputs(kind, False, 6, k, np.random.default_rng(2))
-            x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
-            if (value := call.ask(x, t)) is not None:
-                break
+            rows = inputs(kind, False, 6, k, np.random.default_rng(2))
+            rows, labels = (rows, t) if m == 1 else (np.resize(rows, (m, k)), np.resize(t, (m, k)))
+            if (seen := call.ask(rows, labels)) is not None:
+                value, given = seen, (rows, labels)
+                if not np.isnan(seen).all():
+                    break
         if value is None:
-            if call.order == "prediction":
-                telling = call.form == "indices" and call.shape in ("(N, K)", "(N, T, K)")
-                kept = self.said.get(caller.arrays, "")
-                if (telling and "it returned" not in kept) or not kept:
-                    self.said[caller.arrays] = caller.said
+            telling = call.form == "indices" and call.shape in ("(N, K)", "(N, T, K)")
+            kept = self.said.get(caller.arrays, "")
+            if call.order == "prediction" and ((telling and "it returned" not in kept) or not kept):
+                self.said[caller.arrays] = caller.said
             return []
         if call.order == "prediction" or caller.names:
-            again = call.ask(x, t)
+            again = call.ask(*given)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
                 raise Unsteady(f"two equal calls return the shapes {shapes}")
@@ -190,6 +177,64 @@ class Search:
                 raise Unsteady(f"two equal calls return two values, {a:.6g} and {b:.6g}")
         self.numbers.add("nan" if np.isnan(value).all() else "number")
         return list(datasets(call, self.copies))
+
+    def described(self, found: list[Candidate]) -> Diagnosis:
+        """Choose among the models, put the further questions, and let fresh batches judge."""
+        # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
+        yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.law.reading.rank == 0}
+        found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
+        least = min(f.cost for f in found)
+        best = [f for f in found if f.cost < least + 0.5]
+        forms = {"indices": 0, "logits": 1}  # what takes the latter takes their logarithms, normalised, too
+        chosen = min(best, key=lambda f: (forms.get(f.data.call.form, 2), f.data.call.order != "prediction"))
+        call, reading = chosen.data.call, chosen.law.reading
+        alike = [f for f in best if f.data.call.form == call.form]
+        orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
+        # What else explains the same calls, and the other forms of target that are read alike.
+        others = [f.law.reading for f in alike if f.data.call.order == call.order]
+        names = {(r.name, r.family) for r in others} - {(reading.name, reading.family)}
+        same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
+        read_alike = {f.data.call.form for f in same if f.law.reading == reading}
+        result = Reader(chosen.data, chosen.law, read_alike).report(self.batch)
+        if not result.known:
+            return result if result.tried else other_axes(call.caller, self.batch) or result
+        first = "either" if len(orders) > 1 else result.first
+        rivals = (f"{family}, reads {name}" for name, family in sorted(names))
+        return replace(result, first=first, alternatives=(*result.alternatives, *rivals))
+
+    def nothing(self) -> Diagnosis:
+        """What can be said of a loss that no model of single rows predicts."""
+        for caller in self.callers():
+            if found := other_axes(caller, self.batch):
+                return found
+        said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in self.said.items() if v)
+        if not self.numbers:
+            only = [p.name for p in calls.parameters(self.loss) if p.kind is p.KEYWORD_ONLY]
+            named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
+            wrong = tuple(v for v in said if "it returned" in v)
+            return Diagnosis(notes=wrong or ("every call raises", *named, *said))
+        if self.numbers == {"nan"}:
+            return Diagnosis(notes=("it returns nan for every batch", *said))
+        notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
+        if not self.answered:
+            return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
+        plain = [d.call for d in self.answered if not d.binary and d.call.form in PLAIN]
+        notes += function_of_one(plain[0]) if plain else ()
+        return Diagnosis(arrays=self.answered[0].call.caller.arrays, notes=notes)
+
+    def understood(self) -> Diagnosis:
+        """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
+        found = self.run()
+        result = self.described(found) if found else self.nothing()
+        note = "".join(result.notes[:1])
+        mine = note.startswith("your batch") and ("not explained" not in note or self.deep)
+        if mine or (found and not result.known and not result.tried) or result.axis == "the whole array":
+            # It may flatten rows, as those of sequences, or compare the first with the second's label.
+            shapes = tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s)
+            again = Search(self.loss, self.arrays, self.mine, self.own, self.batch, shapes)
+            other = again.described(found) if (found := again.run()) else result
+            return other if other.known or (not mine and other.tried) else result
+        return result
 
 
 def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, arrays: str = "auto") -> Diagnosis:
@@ -213,7 +258,8 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     -------
     Diagnosis
         What was found, and what shows it. A loss that no model predicts on every batch that was tried, your own
-        among them, is "unknown", with notes: where larger batches alone differ, they say from which size on.
+        among them, or that refuses your own, is "unknown", with notes: where larger batches alone differ, they say
+        from which size on.
 
     Raises
     ------
@@ -226,11 +272,10 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     -----
     Single rows are measured first, then a model is fitted to them: logarithms of what is read, times a matrix
     that holds factor, smoothing and weights, with a temperature, a focusing and common terms. Batches tell the
-    reduction. The whole has to predict fresh batches of several sizes within 1e-5 of the loss, or of 1 if it is less
-    (in float32 1e-4, in float16 3e-2, in bfloat16 0.25, which hides smoothing), and then up to 8,200 rows, 1,200
-    classes and sequences of 300 (`tried`). Chunks or limits beyond these show with a batch of your own alone. Of a
-    loss that no cross-entropy predicts the notes say whether a row's loss is a function of its label's probability,
-    or of its margin, alone.
+    reduction. The whole has to predict fresh batches within 1e-5 of the loss, or of 1 if it is less (in float32 1e-4,
+    in float16 3e-2, in bfloat16 0.25, which hides smoothing), up to 8,200 rows, 1,200 classes and sequences of 300
+    (`tried`). Chunks or limits beyond these show with a batch of your own alone. Of a loss that no cross-entropy
+    predicts the notes say whether a row's loss is a function of its label's probability, or of its margin, alone.
 
     Examples
     --------
@@ -243,84 +288,22 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     >>> xent.diagnose(lambda p, y: ((p - y) ** 2).mean()).known
     False
     """
-    loss = resolve(loss)
+    loss = calls.resolve(loss)
     choice(arrays, "arrays", ("auto", *LIBRARIES))
     is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
-    own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
-    if targets is not None:
-        real_array(to_numpy(targets), "targets", bools=True)
+    for name, given in (("logits", None if is_shape else logits), ("targets", targets)):
+        if given is not None:
+            real_array(to_numpy(given), name, bools=name == "targets")
     if inspect.isclass(loss):
         said = f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)"
         return Diagnosis(notes=(said,))
     batch = None if targets is None else (None if is_shape else logits, targets)
-    # Time and memory grow with the square of the classes.
-    classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
-    library = "" if is_shape or logits is None else type(logits).__module__.partition(".")[0]
-    search = Search(loss, arrays, classes, own[0] if own else None, library, batch)
+    shape = logits if is_shape else () if logits is None else np.shape(to_numpy(logits))
+    search = Search(loss, arrays, calls.library(logits), shape, batch, tuple(SHAPES))
     printed = io.StringIO()
     try:
         with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):
-            found = _understood(search)
+            found = search.understood()
     except (TooSlow, Unsteady) as error:
         found = Diagnosis(notes=(str(error),))
     return replace(found, notes=(*found.notes, "prints while it is called")) if printed.getvalue() else found
-
-
-def _understood(search: Search) -> Diagnosis:
-    """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
-    found = search.run()
-    result = search.other or (_describe(search, found) if found else _nothing(search))
-    lost = result.known and bool(result.batch) and "as predicted" not in result.batch
-    if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
-        # It may flatten rows, as those of sequences, or compare the first with the second's label.
-        again = replace(search, shapes=tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s))
-        other = _describe(again, found) if (found := again.run()) else result
-        better = other.known and (not lost or "as predicted" in other.batch)
-        return other if better or (other.tried and not other.known) else result
-    return result
-
-
-def _describe(search: Search, found: list[Candidate]) -> Diagnosis:
-    """Choose among the models, put the further questions, and let fresh batches judge."""
-    # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
-    yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.law.reading.rank == 0}
-    found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
-    least = min(f.cost for f in found)
-    best = [f for f in found if f.cost < least + 0.5]
-    chosen = min(best, key=lambda f: (f.data.call.form != "indices", f.data.call.order != "prediction"))
-    call, reading = chosen.data.call, chosen.law.reading
-    alike = [f for f in best if f.data.call.form == call.form]
-    orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
-    # What else explains the same calls, and the other forms of target that are read alike.
-    others = [f.law.reading for f in alike if f.data.call.order == call.order]
-    names = {(r.name, r.family) for r in others} - {(reading.name, reading.family)}
-    rivals = [f"{family}, reads {name}" for name, family in sorted(names)]
-    same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
-    forms = {f.data.call.form for f in same if f.law.reading == reading}
-    result = Reader(chosen.data, chosen.law, forms).report(search.own)
-    if not result.known:
-        return result if result.tried else other_axes(call.caller, search.own) or result
-    first = "either" if len(orders) > 1 else result.first
-    return replace(result, first=first, alternatives=(*result.alternatives, *rivals))
-
-
-def _nothing(search: Search) -> Diagnosis:
-    """What can be said of a loss that no model of single rows predicts."""
-    for caller in search.callers():
-        if found := other_axes(caller, search.own):
-            return found
-    said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in search.said.items() if v)
-    if not search.numbers:
-        only = [p.name for p in parameters(search.loss) if p.kind is p.KEYWORD_ONLY]
-        named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
-        wrong = tuple(v for v in said if "it returned" in v)
-        return Diagnosis(notes=wrong or ("every call raises", *named, *said))
-    if search.numbers == {"nan"}:
-        return Diagnosis(notes=("it returns nan for every batch", *said))
-    notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
-    if not search.answered:
-        return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
-    calls = [d.call for d in search.answered if not d.binary and d.call.form in ("indices", "rows")]
-    for call in calls[:1]:
-        notes += function_of_one(call)
-    return Diagnosis(arrays=search.answered[0].call.caller.arrays, notes=notes)

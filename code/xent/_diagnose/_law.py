@@ -5,6 +5,7 @@ The loss of a row with the target t is, for every loss that is a cross-entropy w
     u(x, t) = - sum_y t_y sum_k A[y, k] (1 - p_k)^gamma log p_k(x)  +  a few common terms.
 
 A is c times the identity for the plain loss; smoothing fills it, class weights scale its rows or its columns.
+A divergence of two distributions has further terms in place of the common ones (`DIVERGENCES`).
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ class Bend:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a loss takes its first argument for: the kind of input it is asked with, and what becomes of it."""
+    """What a loss takes its first argument for: the kind of input it is asked with, and what becomes of it: logits,
+    of which it takes a softmax, or probabilities, or their logarithms.
+    """
 
     name: str
     family: str = CATEGORICAL
     kind: str = "logits"
     rank: int = 2
     before: Callable[[Array], Array] = np.asarray
-    taken: str = (
-        "logits"  # that yields these, of which it takes a softmax; or probabilities, or their logarithms
-    )
+    taken: str = "logits"
 
     def log_p(self, x: Array, bend: Bend) -> Array:
         """The logarithm of every class's probability, (n, K); of both sides of binary problems, (n, K, 2)."""
@@ -91,32 +92,36 @@ READINGS = (
     Reading("logits, a sigmoid where a softmax belongs", before=sigmoid, taken="probabilities"),
 )
 # The common terms: what is added to each row, whatever its target.
-COMMON: dict[str, Callable[[Array, Array, Array, Bend], Array]] = {
-    "constant": lambda x, t, log_p, bend: np.ones(len(x)),
-    "log Z squared": lambda x, t, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
-    "log Z squared, bent": lambda x, t, log_p, bend: np.asarray(log_sum_exp(bend.logits(x))) ** 2,
-    "entropy": lambda x, t, log_p, bend: -(np.exp(log_p) * log_p).sum(-1),
-    "t log t": lambda x, t, log_p, bend: np.asarray(xlogy(t, t).sum(-1)),  # of a KL divergence
+COMMON: dict[str, Callable[[Array, Array, Bend], Array]] = {
+    "constant": lambda x, log_p, bend: np.ones(len(x)),
+    "log Z squared": lambda x, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
+    "log Z squared, bent": lambda x, log_p, bend: np.asarray(log_sum_exp(bend.logits(x))) ** 2,
+    "entropy": lambda x, log_p, bend: -(np.exp(log_p) * log_p).sum(-1),
 }
+# The multiples of - t log p and of the four terms below, by name.
+DIVERGENCES = {
+    CATEGORICAL: (1, 0, 0, 0, 0),
+    KL: (1, 1, 0, 0, 0),
+    "symmetric KL divergence": (1, 1, -1, 1, 0),
+    "Jensen-Shannon divergence": (0, 0.5, 0, 0.5, -1),
+}
+
+
+def divergence_terms(t: Array, log_p: Array) -> list[Array]:
+    """The terms t log t, p log t, p log p and m log m for their mean m, class by class."""
+    p = np.exp(log_p)
+    return [xlogy(t, t), xlogy(p, t), np.asarray(p * log_p), xlogy((p + t) / 2, (p + t) / 2)]
+
+
 # What bends and what is added, from the plain loss on: the first that explains a loss is taken.
 LEVELS: tuple[tuple[Names, Names], ...] = (
-    ((), ()),
-    ((), ("log Z squared",)),
-    ((), ("constant",)),
-    ((), ("entropy",)),
-    (("temperature",), ()),
-    (("gamma",), ()),
-    (("added",), ()),
-    ((), ("log Z squared", "constant")),
-    (("temperature",), ("log Z squared",)),
-    (("temperature",), ("log Z squared, bent",)),
-    (("cap",), ()),
-    (("cap",), ("log Z squared, bent",)),
-    (("gamma",), ("log Z squared",)),
-    (("gamma",), ("constant",)),
-    (("temperature",), ("constant",)),
-    (("temperature", "gamma"), ()),
-)
+    ((), ()), ((), ("log Z squared",)), ((), ("constant",)), ((), ("entropy",)),
+    (("temperature",), ()), (("gamma",), ()), (("added",), ()), ((), ("log Z squared", "constant")),
+    (("temperature",), ("log Z squared",)), (("temperature",), ("log Z squared, bent",)),
+    (("cap",), ()), (("cap",), ("log Z squared, bent",)),
+    (("gamma",), ("log Z squared",)), (("gamma",), ("constant",)),
+    (("temperature",), ("constant",)), (("temperature", "gamma"), ()),
+)  # fmt: skip
 RANGES = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
 
 
@@ -132,6 +137,11 @@ MEANS: dict[str, Callable[[Array], Any]] = {
     "one value for each position": lambda n: 1.0,
 }
 POWER = "each sequence's sum over its length to the power "
+# How targets as they are passed become distributions.
+TARGETS: dict[str, Callable[[Array, Bend], Array]] = {
+    "logarithms": lambda t, bend: np.exp(t),
+    "logits": lambda t, bend: np.asarray(softmax(t / bend.temperature)),
+}
 
 
 class Unpredictable(Exception):
@@ -148,19 +158,20 @@ class Law:
     """
 
     reading: Reading
-    bend: Bend
-    common: dict[str, float]
-    weights: Array  # (K,), or (K, 2) for both sides of K binary problems
+    bend: Bend = field(default_factory=Bend)
+    common: dict[str, float] = field(default_factory=dict)
+    weights: Array = field(default_factory=lambda: np.ones(3))  # (K,), or (K, 2) for both sides of K problems
     factor: float = 1.0
     acts: str = "rows"  # on the row as a whole, by its label, or on the "columns", the classes' logarithms
     smoothing: float = 0.0
     over_others: bool = False
     fixed: str = ""  # why it is known for one number of classes alone
     by_k: bool = False  # each row is divided by the number of classes
-    divergence: bool = False  # less the target's own entropy
+    family: str = ""  # of the divergences, with soft targets
     floor: float = -np.inf  # the least log p, or what is added to p
     adds: bool = False
     normalises: bool = False  # rows of probabilities are divided by their sums
+    refuses: bool = False  # those that do not sum to one
     # Batches.
     mean: str = "over the valid tokens"
     over: str = ""  # the mean over sequences
@@ -169,6 +180,9 @@ class Law:
     common_counts: bool = False  # a label that is left out has its common terms
     clamped: bool = False  # nothing that counts costs 0, not 0 / 0
     left_out: dict[float, bool] = field(default_factory=dict)
+    taken_as: dict[float, int] = field(
+        default_factory=dict
+    )  # the class that a label which is none counts as; -1 is the last
     form: str = "indices"
     first: str = "prediction"
     layout: str = "last"
@@ -180,13 +194,9 @@ class Law:
         return self.reading.family == BINARY
 
     @property
-    def k(self) -> int:
-        return len(self.weights)
-
-    @property
     def kept(self) -> list[int]:
         """The classes, or the binary problems, less the labels that are left out."""
-        return [y for y in range(self.k) if self.binary or y not in self.left_out]
+        return [y for y in range(len(self.weights)) if self.binary or y not in self.left_out]
 
     @property
     def plain(self) -> bool:
@@ -196,7 +206,7 @@ class Law:
     @property
     def weighed(self) -> bool:
         """Whether the divisor weighs labels."""
-        known = self.counts[self.kept] if len(self.counts) == self.k else self.counts
+        known = self.counts[self.kept] if len(self.counts) == len(self.weights) else self.counts
         return bool(np.ptp(known) > 1e-3 * known.max())
 
     @property
@@ -209,6 +219,10 @@ class Law:
         even = bool(np.ptp(self.weights[self.kept]) <= 1e-4 * self.size)
         return self.reading.rank + 2 * (self.smoothing != 0) + 2 * (not even) + len(self.left_out)
 
+    @property
+    def uniform(self) -> float:
+        return self.factor * float(self.weights[self.kept].mean())
+
     # ------------------------------------------------------------------------------------------------ rows
 
     def rows(self, x: Array, t: Array, by_class: bool) -> Pair:
@@ -219,52 +233,55 @@ class Law:
             parts = [self.rows(*half, by_class) for half in halves]
             return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
         x = x / x.sum(-1, keepdims=True) if self.normalises else x
-        shares, t = self.shares(t, k)
-        cost = self.reading.costs(x, self.bend, self.floor, self.adds)
+        log_p = self.reading.log_p(x, self.bend) if "entropy" in self.common or self.family else x
+        t = t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float)
+        shares, cost = self.shares(t), self.reading.costs(x, self.bend, self.floor, self.adds)
         own = np.where(shares == 0, 0.0, shares * cost)
         own = own.sum(-1) if self.binary else own
-        if self.divergence:
-            own = own + self.uniform * xlogy(t, t)
-        if self.by_k:
-            own = own / k
-        common, log_p = np.zeros(n), self.reading.log_p(x, self.bend) if "entropy" in self.common else x
+        if self.family:
+            own_part, *multiples = DIVERGENCES[self.family]
+            terms = zip(multiples, divergence_terms(t, log_p), strict=True)
+            own = own_part * own + self.uniform * sum(m * v for m, v in terms if m)
+        own = own / k if self.by_k else own
+        common = np.zeros(n)
         for name, value in self.common.items():
-            common = common + value * COMMON[name](x, t, log_p, self.bend)
+            common = common + value * COMMON[name](x, log_p, self.bend)
         return (own, common[:, None] / k) if by_class else (own.sum(-1), common)
 
-    @property
-    def uniform(self) -> float:
-        return self.factor * float(self.weights[self.kept].mean())
-
-    def shares(self, t: Array, k: int) -> Pair:
-        """What each class's minus log p, or each side's, is multiplied by; and the targets as rows."""
-        t = t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float)
-        s, w = self.smoothing, self.weights_of(t)
+    def shares(self, t: Array) -> Array:
+        """What each class's minus log p, or each side's, is multiplied by."""
+        s, w, k = self.smoothing, self.weights_of(t), t.shape[-1]
         if self.binary:
-            return self.factor * w * ((1 - s) * np.stack([1 - t, t], -1) + s / 2), t
+            return self.factor * w * ((1 - s) * np.stack([1 - t, t], -1) + s / 2)
         total = t.sum(-1, keepdims=True)
         smooth = (1 - s) * t + s * ((total - t) / (k - 1) if self.over_others else total / k) if s else t
-        return self.factor * smooth * (w if self.acts == "columns" else (t @ w)[:, None]), t
+        return (
+            self.factor
+            * smooth
+            * (w if self.acts == "columns" else (t @ w)[:, None] / np.where(total, total, 1))
+        )
 
     def weights_of(self, t: Array) -> Array:
         """The weights of as many classes as rows of targets have."""
         k, w = t.shape[-1], self.weights
-        if k == self.k:
+        if k == len(w):
             return w
         if self.fixed:
             raise Unpredictable(self.fixed)
         if self.plain:
             return np.tile(w[self.kept[0]], (k, 1) if self.binary else k)
-        if self.binary or self.acts == "columns" or np.flatnonzero(t.any(0)).max(initial=0) >= self.k:
-            raise Unpredictable(f"its weights are known for {self.k} classes")
+        if self.binary or self.acts == "columns" or np.flatnonzero(t.any(0)).max(initial=0) >= len(w):
+            raise Unpredictable(f"its weights are known for {len(w)} classes")
         return np.resize(w, k)
 
     # --------------------------------------------------------------------------------------- whole batches
 
     def class_axis(self, x: Array, t: Array) -> int:
         """The axis of the classes, of arrays as they are passed."""
+        if self.binary and t.size != x.size:  # labels, as rows with a single 1
+            return x.ndim - 1 if t.shape == x.shape[:-1] else 1
         if self.binary or x.ndim < 3:
-            return x.ndim - 1
+            return 1 if x.ndim > 2 and self.layout == "second" else x.ndim - 1
         axes = (1, x.ndim - 1) if self.layout == "second" else (x.ndim - 1, 1)
         return next((a for a in axes if np.delete(x.shape, a).tolist() == [*t.shape]), axes[0])
 
@@ -272,17 +289,20 @@ class Law:
         """Rows (n, K), their targets, and the shape of the positions that they came from."""
         if x.ndim == 0:
             raise Unpredictable("a single number is no batch")
-        if self.binary:
-            return self.binary_positions(x, t)
         if x.ndim == 1:
-            x, t = x[None], t[None]
-        whole = t.dtype.kind in "iub" and x.ndim > 2 and np.max(t, initial=0) > 1
+            x, t = (x[:, None], t.reshape(-1, 1)) if self.binary else (x[None], t[None])
+        whole = t.dtype.kind in "iub" and x.ndim > 2 and np.max(t, initial=0) > 1 and not self.binary
         t = t.reshape(t.shape[:-1]) if t.ndim == x.ndim and t.shape[-1] == 1 < x.shape[-1] else t
-        axis = self.class_axis(x, t)
+        axis, alike = self.class_axis(x, t), t.shape == x.shape
         x = np.moveaxis(x, axis, -1)
-        if t.ndim == x.ndim and not whole:
+        if self.binary:
+            t = (t[..., None] == np.arange(x.shape[-1])) if t.size != x.size else t
+            t = np.moveaxis(t, axis, -1) if alike else t
+            t = t.reshape(x.shape).astype(float) if t.size == x.size else t
+            t = (t + 1) / 2 if self.form == "signs" else t
+        elif t.ndim == x.ndim and not whole:
             t = np.moveaxis(t, axis, -1)
-            t = np.exp(t) if self.form == "logarithms" else t.astype(float)
+            t = TARGETS[self.form](t, self.bend) if self.form in TARGETS else t.astype(float)
         if t.shape[: x.ndim - 1] != x.shape[:-1]:
             raise Unpredictable(f"targets {t.shape} for logits {x.shape} leave the classes' axis open")
         if self.shifts and x.ndim > 2:
@@ -290,22 +310,10 @@ class Law:
         shape = x.shape[:-1]
         return x.reshape(-1, x.shape[-1]), t.reshape(math.prod(shape), *t.shape[len(shape) :]), shape
 
-    def binary_positions(self, x: Array, t: Array) -> tuple[Array, Array, tuple[int, ...]]:
-        t = t.astype(float)
-        if t.size != x.size:  # labels, as rows with a single 1
-            axis = -1 if t.shape == x.shape[:-1] else 1
-            if x.ndim < 2 or t.shape != tuple(np.delete(x.shape, axis)):
-                raise Unpredictable(f"targets {t.shape} for logits {x.shape}")
-            x = np.moveaxis(x, axis, -1)
-            t = (t[..., None] == np.arange(x.shape[-1])).astype(float)
-        k = x.shape[-1] if x.ndim > 1 else 1
-        t = (t + 1) / 2 if self.form == "signs" else t
-        return x.reshape(-1, k), t.reshape(-1, k), x.shape[:-1] if x.ndim > 1 else x.shape
-
     def parts(self, x: Array, t: Array, by_class: bool = False) -> Array:
         """What each position adds to the loss, or each of its classes; in the positions' shape."""
         x, t = np.asarray(x, float), np.asarray(t)
-        axis = self.class_axis(x, t)
+        axis, flat = self.class_axis(x, t), x.ndim == 1
         if self.axis == 3:
             x = log_softmax(x.ravel()).reshape(x.shape)
         elif self.axis:
@@ -318,6 +326,8 @@ class Law:
             out = np.isin(t, list(self.left_out))
             gone = np.isin(t, [y for y, valid in self.left_out.items() if valid])
             t = np.where(out, 0, t)
+            for label, y in self.taken_as.items():
+                t = np.where(t == label, y % k, t)
             if not self.binary:
                 t = t.astype(np.int64)
                 if wrong := [y for y in np.unique(t) if not 0 <= y < k]:
@@ -334,7 +344,8 @@ class Law:
         if by_class and not self.binary:
             c, beside, out = c[:, None], beside[:, None], out[:, None]
         each = (c * np.where(out, 0.0, own) + beside * common).reshape(*shape, *own.shape[1:])
-        return np.moveaxis(each, -1, axis) if by_class else np.asarray(each)
+        each = each[:, 0] if flat and self.binary else each
+        return np.moveaxis(each, -1, axis) if by_class and not flat else np.asarray(each)
 
     def value(self, x: Array, t: Array, ndim: int) -> Array:
         """What the loss returns, with `ndim` axes."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._call import Array, Caller, Loss, keywords, numbers_within, to_numpy
+from ._call import Array, Caller, Loss, TooSlow, keywords, numbers_within, to_numpy
 from ._law import KL, MEANS, POWER, Law, Pair
 from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FULL, Data, inputs
-from ._trial import Trial, difference, of_your_batch
+from ._trial import THATS_IT, Trial, difference
 
 Changes: TypeAlias = "dict[str, Any]"
 Own: TypeAlias = "tuple[Any, Any] | None"
@@ -25,7 +25,7 @@ STRANGE = (
 )  # fmt: skip
 LENGTHS, STEPS = ((5, 4, 2), (3, 5, 2), (2, 4, 5)), 5  # of ragged sequences
 ROWS, CLASSES = (64, 200, 1030, 8200), 1200  # of larger batches
-THATS_IT, OVER = "that of the value", "over the sequences"
+OVER = "over the sequences"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Candidate:
 class Reader(Trial):
     """A loss beside the law that grows with each answer, and what is said of it."""
 
-    def __init__(self, data: Data, law: Law, forms: set[str], dtype: str = "") -> None:
+    def __init__(self, data: Data, law: Law, forms: Iterable[str] = (), dtype: str = "") -> None:
         super().__init__(replace(law), data.call.caller, dtype or data.precision())
         self.data, self.asking, self.forms, self.k = data, data.call, forms, data.call.k
         self.loss: Loss = self.caller.loss
@@ -73,20 +73,19 @@ class Reader(Trial):
     def one_hot(self, labels: Any, k: int = 0) -> Array:
         return np.asarray(np.asarray(labels)[:, None] == np.arange(k or self.k), float)
 
-    @property
-    def own_label(self) -> int:
-        return self.law.kept[0]
-
     def seen(self, pairs: Iterable[Pair], **options: Any) -> Seen:
         """Batches with what they cost; none where one is refused."""
         found = [(x, t, self.call(x, t, **options)) for x, t in pairs]
         good = [(x, t, v) for x, t, v in found if v is not None]
         return good if len(good) == len(found) else []
 
-    def first(self, seen: Seen, choices: Iterable[tuple[str, Changes]]) -> str | None:
-        """The first name whose change of the law lets it predict all batches."""
-        said = ((name, all(self.holds(v, x, t, **change) for x, t, v in seen)) for name, change in choices)
-        return next((name for name, right in said if right and seen), None)
+    def choose(self, seen: Seen, choices: Mapping[str, Changes]) -> str | None:
+        """The first name whose change of the law lets it predict all batches; the change is made."""
+        for name, change in choices.items():
+            if seen and all(self.holds(v, x, t, **change) for x, t, v in seen):
+                self.law = replace(self.law, **change)
+                return name
+        return None
 
     # ------------------------------------------------------------------------------------------ reduction
 
@@ -131,7 +130,8 @@ class Reader(Trial):
 
     def count(self, y: int, apart: bool) -> float:
         """How much a label weighs in the divisor beside another, w0: two rows cost L = (w0 l0 + w l) / (w0 + w)."""
-        law, other = replace(self.law, mean="a sum", counts=np.ones(1)), 0 if self.binary else self.own_label
+        law = replace(self.law, mean="a sum", counts=np.ones(1))
+        other = 0 if self.binary else law.kept[0]
         if y == other:
             return 1.0
         x = np.repeat(inputs(self.kind, self.binary, 6, self.k, np.random.default_rng(17)), 2, 0)
@@ -156,16 +156,15 @@ class Reader(Trial):
         said["smoothing_over"] = "" if not smooth else "both labels" if self.binary else "all K classes"
         by_k: Changes = {"by_k": True, "factor": law.factor * k}
         others: Changes = {"over_others": True, "smoothing": law.smoothing * (k - 1) / k}
-        choices: list[tuple[str, Changes]] = [("", {}), ("K", by_k)]
+        choices: dict[str, Changes] = {"": {}, "K": by_k}
         if smooth and not self.binary:
-            choices += [("others", others), ("K others", by_k | others)]
-        for k2 in (5, 4, 3, 2) if k > 1 else ():
-            seen = self.seen([self.batch(6, 79 + n, k2) for n in (0, 1)]) if k2 != k else []
+            choices |= {"others": others, "K others": by_k | others}
+        for k2 in (k2 for k2 in (5, 4, 3, 2) if 1 < k != k2):
+            seen = self.seen(self.batch(6, 79 + n, k2) for n in (0, 1))
             if not seen or not all(np.isfinite(v).all() for *_, v in seen):
                 continue
             said["classes"] = (k, k2)
-            if (found := self.first(seen, choices)) is not None:
-                self.law = replace(law, **dict(choices)[found])
+            if (found := self.choose(seen, choices)) is not None:
                 said["smoothing_over"] = "the K - 1 others" if "others" in found else said["smoothing_over"]
                 return ""
             if not law.plain:
@@ -173,17 +172,18 @@ class Reader(Trial):
                 return ""
             wants = [law.value(x, t, v.ndim) for x, t, v in seen]
             ratios = [float(v.sum() / w.sum()) for (*_, v), w in zip(seen, wants, strict=True)]
+            x, t, value = seen[0]
+            # What is taken from the label may be a constant over K, of which a cost is a linear function.
+            none, half = (replace(law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
+            rest = self.caller, self.dtype
+            at_k2 = replace(law, smoothing=float((value.sum() - none) / (half - none) / 2))
             if np.ptp(ratios) < 1e-4 * abs(ratios[0]) and not law.common:
                 one, two = f"{law.uniform:.4g} for {k} classes", f"{law.uniform * ratios[0]:.4g} for {k2}"
                 self.notes.append(f"the factor changes: {one} and {two}")
-            elif (
-                smooth
-                and not self.binary
-                and self.first(seen, [("", {"smoothing": self.smoothing_at(seen[0])})]) == ""
-            ):
+            elif smooth and not self.binary and all(Trial(at_k2, *rest).holds(v, x, t) for x, t, v in seen):
                 said["smoothing_over"] = f"all classes, at K = {k}"
             else:
-                return f"a batch of 6 rows and {k2} classes {difference(seen[0][2], wants[0])}"
+                return f"a batch of 6 rows and {k2} classes {difference(value, wants[0])}"
             law.fixed = f"it is known for {k} classes"
             return ""
         alone, c = f"it takes {k} classes only", abs(law.factor * float(np.ravel(law.weights[law.kept])[0]))
@@ -197,12 +197,6 @@ class Reader(Trial):
         if smooth and not self.binary:
             self.alternatives.append(f"smoothing {others['smoothing']:.3g} over the K - 1 others: {alone}")
         return ""
-
-    def smoothing_at(self, seen: tuple[Array, Array, Array]) -> float:
-        """The smoothing with which the law predicts a batch, whose cost is linear in it."""
-        x, t, value = seen
-        none, half = (replace(self.law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
-        return float((value.sum() - none) / (half - none) / 2)
 
     def scale(self) -> Changes:
         """Factor, sign, unit, divisor and weights, in the words of the report."""
@@ -227,9 +221,9 @@ class Reader(Trial):
                     said = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
                     self.alternatives.append(said)
         elif law.plain:
-            level = float(sides[self.own_label])
+            level = float(sides[law.kept[0]])
         else:
-            level = float((sides / law.counts)[self.own_label]) if law.weighed else 1.0
+            level = float((sides / law.counts)[law.kept[0]]) if law.weighed else 1.0
             sides[[int(y) for y in law.left_out]] = 0.0
             found["class_weights"] = figures(sides / level)
         sums, by_k = law.mean == "a sum", law.by_k
@@ -246,13 +240,12 @@ class Reader(Trial):
 
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the law predicts a batch."""
-        form, law, family, call = self.asking.form, self.law, self.law.reading.family, self.asking
+        form, law, call = self.asking.form, self.law, self.asking
+        family = law.family or law.reading.family
         x, t = self.rows(6, 31)
-        if form == "logarithms":
-            shifted = call.laid(*call.lay(x, t * np.exp(0.7)))  # logits, if a shift changes nothing
-            return KL, ("logits" if self.holds(shifted, *call.lay(x, t)) else "log-probabilities",)
         if form == "labels" or self.soft:
-            return KL if law.divergence else family, ("indices" if form == "labels" else "soft",)
+            names = {"labels": "indices", "logarithms": "log-probabilities"}
+            return family, (names.get(form, form),)
         own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
         found = [own[form]] if form in own else []
         if form == "rows" and not self.binary:
@@ -272,14 +265,9 @@ class Reader(Trial):
         found += ["0 or 1" if self.binary else "one-hot"] * (not self.binary or form != "indices")
         seen = self.seen([pair])
         # Where there are weights, they act on rows or on classes: on labels these are one.
-        choices: dict[str, Changes] = {
-            "": {},
-            "soft": {"acts": "columns"},
-            "KL": {"divergence": not self.binary},
-        }
-        if (said := self.first(seen, choices.items())) is not None:
-            found.append("soft")
-            self.law, family = replace(law, **choices[said]), KL if said == "KL" else family
+        choices: dict[str, Changes] = {"": {}, "columns": {"acts": "columns"}}
+        if (said := self.choose(seen, choices | ({} if self.binary else {KL: {"family": KL}}))) is not None:
+            found, family = [*found, "soft"], KL if said == KL else family
         elif seen and self.holds(seen[0][2], *rows.lay(x, largest)):
             how = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
             self.notes.append(f"soft targets are {how}")
@@ -319,8 +307,6 @@ class Reader(Trial):
             if (answer := self.ask_label(-7, **{name: -7})).startswith("left out"):
                 answers.append(f"{name}=: {answer}")
         out += [-1] if every else list(left)
-        if out and not self.binary:
-            self.nothing_counts(out[0])
         return "; ".join(answers), tuple(out)
 
     def divided(self, valid: bool) -> str:
@@ -329,52 +315,39 @@ class Reader(Trial):
     def ask_label(self, label: int, **options: Any) -> str:
         """What a row with this label does beside an ordinary one, in one sequence if it takes sequences alone."""
         x, t = self.rows(3, 41)
-        shape, out = self.asking.shape, self.law.left_out
+        shape, law = self.asking.shape, self.law
         if self.binary or shape == "(N, K)":
             x, t = self.asking.lay(x[:2], t[:2])
             given = t.copy()
             given[1] = label
         else:  # where labels are shifted, the first is compared with nothing
             n = 2 + ("shifted" in shape)
-            axes = (1, 1, n) if "W" in shape else (1, n)
-            x, t = self.positions(x[:n], t[:n], axes, self.law.layout == "second")
+            x, t = self.positions(x[:n], t[:n], (1, 1, n) if "W" in shape else (1, n), law.layout == "second")
             given = t.copy()
             given[..., -1] = label
         if (seen := self.asking.laid(x, given, **options)) is None:
             return "refused"
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
-        sums, beside = self.law.mean == "a sum", self.law.common
-        for valid, more in itertools.product(
-            (True, False)[: 1 if sums else 2], (True, False) if beside else (False,)
-        ):
-            if self.holds(seen, x, given, left_out=out | {label: valid}, common_counts=more):
+        sums, beside = law.mean == "a sum", law.common
+        valids, mores = (True,) if sums else (True, False), (True, False) if beside else (False,)
+        for valid, more in itertools.product(valids, mores):
+            if self.holds(seen, x, given, left_out=law.left_out | {label: valid}, common_counts=more):
                 return "left out" + self.divided(valid) + ", though what is added counts" * more
         if self.binary:
             return "read as a number" if self.holds(seen, x, given) else "changes the loss, as no class does"
         for c in dict.fromkeys((label % self.k, *range(min(self.k, FULL)))):
             if self.holds(seen, x, np.where(given == label, c, given)):
+                law.taken_as |= {} if options else {label: -1 if c == self.k - 1 else c}
                 return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
         return "changes the loss, as no class does"
-
-    def nothing_counts(self, label: int) -> None:
-        """A batch in which every label is left out, and one whose ignored row holds nan."""
-        x, t = self.batch(4, 43)
-        seen = self.call(x, np.full(t.shape, label))
-        if seen is not None and not self.ndim:
-            value = "nan" if np.isnan(seen).any() else f"{float(seen) + 0:.4g}"
-            self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
-        x, t = x.copy(), t.copy()
-        x[0], t[0] = np.nan, label
-        if (seen := self.call(x, t)) is not None and np.isnan(seen).any():
-            self.notes.append("a nan logit reaches the loss from a row that is left out")
 
     # ------------------------------------------------------------------------------------------------ edges
 
     def alone(self, value: float, rest: float) -> Pair:
         """A row that holds a value for its label and another for the other classes, as it is passed."""
-        row = np.where(np.arange(self.k) == self.own_label, value, rest)
-        t = self.one_hot([self.own_label])
+        row = np.where(np.arange(self.k) == self.law.kept[0], value, rest)
+        t = self.one_hot([self.law.kept[0]])
         return self.asking.lay(*(np.repeat(a, self.data.copies, 0) for a in (row[None], t)))
 
     def own_cost(self, value: float, impossible: float) -> float | None:
@@ -400,65 +373,70 @@ class Reader(Trial):
         cost = self.own_cost(impossible, impossible)
         if cost is None:
             return f"refuses the impossible event: {self.caller.said.split(':')[0]}", None
-        if np.isnan(cost):
-            return "nan", None
-        if np.isfinite(bend.cap):
-            return "no", None
+        if np.isnan(cost) or np.isfinite(bend.cap):
+            return "nan" if np.isnan(cost) else "no", None
         if not 0 < cost < (np.inf if reads else 900):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon, law.floor = float(np.exp(-cost)), -cost
         twice = self.own_cost(epsilon, 0.0) if reads and epsilon > 1e-30 else None
         law.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
-        if abs(cost - 100) < 0.01:
-            return "the log at -100", epsilon
-        return (f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"), epsilon
+        how = f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"
+        return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon
 
-    def edges(self) -> None:
-        """Rows that a loss should survive, and the note if it does not."""
-        if self.law.reading.rank > 1 or self.soft:
-            return
-        sure = (1000.0, 0.0) if self.kind == "logits" else (1.0, 0.5)
-        if self.kind == "logits" or (self.binary and self.kind == "probabilities"):
-            seen = self.call(*self.alone(*sure))
-            value = np.nan if seen is None else float(seen.sum())
-            if self.kind == "logits" and not np.isfinite(value):
-                self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
-            elif self.kind != "logits" and np.isnan(value):
-                self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
-        if self.binary:
-            return
-        x, t = self.rows(3, 47)
-        wrong, forms = (t[0].argmax() + 1) % self.k, {self.asking.form}
-        said = "a zero for a wrong class gives nan: 0 * log(0)"
-        if self.kind == "logits":
-            x[0, wrong] = -np.inf
-            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
-            forms = self.forms & {"indices", "rows"} if self.k > 2 else set()
-        else:  # to the right class goes what the other had
-            p = x if self.kind == "probabilities" else np.exp(x)
-            p[0] = p[0] * (np.arange(self.k) != wrong) + p[0, wrong] * t[0]
-            x = p if self.kind == "probabilities" else np.log(p)
-        for form in sorted(forms):
-            seen = replace(self.asking, form=form).ask(x, t)
-            if seen is not None and np.isnan(seen).any():
-                self.notes.append(said.format("one-hot" if form == "rows" else form))
+    def edges(self, left: tuple[int, ...]) -> None:
+        """Rows that a loss should survive, and the note if it does not; a batch of which every label is left out."""
+        law, k, logits, binary = self.law, self.k, self.kind == "logits", self.binary
+        probes: list[tuple[str, Array | None, Callable[[Array], Any]]] = []
+        if left and not binary:
+            x, t = self.batch(4, 43)
+            nothing = self.call(x, np.full(t.shape, left[0]))
+            probes.append(("{} where every label is left out", nothing, lambda v: not self.ndim))
+            x[0], t[0] = np.nan, left[0]
+            said = "a nan logit reaches the loss from a row that is left out"
+            probes.append((said, self.call(x, t), np.isnan))
+        if law.reading.rank < 2 and not self.soft:
+            if logits:
+                said = "a logit of 1000 for the right class costs {}: exp overflows"
+                seen = self.call(*self.alone(1000.0, 0.0))
+                probes.append((said, np.array(np.nan) if seen is None else seen, lambda v: ~np.isfinite(v)))
+            elif binary and self.kind == "probabilities":
+                said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"
+                probes.append((said, self.call(*self.alone(1.0, 0.5)), np.isnan))
+            x, t = self.rows(3, 47)
+            wrong, forms = (t[0].argmax() + 1) % k, {self.asking.form}
+            said = "a zero for a wrong class gives nan: 0 * log(0)"
+            if logits:
+                x[0, wrong] = -np.inf
+                said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
+                forms = {*self.forms} & {"indices", "rows"} if k > 2 else set()
+            elif not binary:  # to the right class goes what the other had
+                p = x if self.kind == "probabilities" else np.exp(x)
+                p[0] = p[0] * (np.arange(k) != wrong) + p[0, wrong] * t[0]
+                x = p if self.kind == "probabilities" else np.log(p)
+            for form in sorted(forms if not binary else ()):
+                name = said.format({"rows": "one-hot"}.get(form, form))
+                probes.append((name, replace(self.asking, form=form).ask(x, t), np.isnan))
+        for said, seen, bad in probes:
+            if seen is not None and np.any(bad(seen)):
+                value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
+                zero = ": 0 / 0" * (value == "nan" and "left out" in said and "{" in said)
+                self.notes.append(said.format(value) + zero)
 
     def renormalises(self) -> str:
         """What becomes of probabilities that do not sum to one."""
-        if self.kind != "probabilities" or self.binary or self.law.bend.added:
+        if self.kind != "probabilities" or self.binary or self.law.bend.added or self.law.family:
             return NAT
         x, t = self.rows(5, 53)
         seen = self.seen([self.asking.lay(x / 2, t)])
-        return self.first(seen, [("no", {}), ("yes", {"normalises": True})]) or UNKNOWN if seen else "refuses"
+        self.law.refuses = not seen
+        return self.choose(seen, {"no": {}, "yes": {"normalises": True}}) or UNKNOWN if seen else "refuses"
 
     # --------------------------------------------------------------------------------------------- gradient
 
     def gradients(self) -> str:
         """Whether the gradient is that of the value, by differences of what the law predicts."""
         caller = self.caller
-        if self.said["renormalises"] == "refuses":
-            return NAT
         if caller.arrays == "numpy" and caller.returned == "tensorflow":
             # It takes other arrays too, and shows its gradient for its own alone.
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
@@ -471,9 +449,12 @@ class Reader(Trial):
             return found
         if not found[0].any() or not np.isfinite(found[0]).all():
             return "not finite" if found[0].any() else "zero everywhere"
+        if self.law.refuses:
+            return trial.whole_gradient(*pair, THATS_IT)
         # Of many classes those of the labels, and some others.
         asked = np.unique([*t.argmax(-1), *np.linspace(0, self.k - 1, 16).astype(int)])
-        directions = [self.asking.lay(np.eye(self.k)[[j] * 4], t)[0] for j in asked]
+        directions = [np.broadcast_to(np.eye(self.k)[[j] * 4], x.shape) for j in asked]
+        directions = [self.asking.lay(d, t)[0] for d in directions]
         loose = 0.1 if self.coarse else 1e-3 if self.dtype == "float64" else 3e-3
         if (worst := trial.slope_error(*pair, found, directions)) > loose:
             lost = found[1].ndim and trial.slope_error(*pair, found, directions, even=True) < loose
@@ -491,12 +472,8 @@ class Reader(Trial):
             sure = t if self.binary else np.where(t == 1, 1.0, x)
             sure = sure if probabilities else x + 400 * (2 * t - 1)
             seen, found = self.asking.ask(sure, t), trial.gradient(*self.asking.lay(sure, t))
-            if (
-                not isinstance(found, str)
-                and np.isnan(found[0]).any()
-                and seen is not None
-                and np.isfinite(seen).all()
-            ):
+            lost = not isinstance(found, str) and np.isnan(found[0]).any()
+            if lost and seen is not None and np.isfinite(seen).all():
                 return ", and nan for a sure and right answer"
         if law.reading.rank > 1 or np.isfinite(law.bend.cap):
             return ""
@@ -535,15 +512,15 @@ class Reader(Trial):
             self.notes.append(f"takes inputs of the shape {self.asking.shape} only")
             return self.law.layout
         found: dict[str, str | None] = {}
+        law = self.law
         for name in ("last", "second"):
             if seen := self.seen([self.positions(*self.rows(8, 11), (2, 4), name == "second")]):
-                found[name] = self.first(seen, [(o, {"layout": name, "over": o}) for o in ("", OVER)])
+                found[name] = self.choose(seen, {o: {"layout": name, "over": o} for o in ("", OVER)})
         known = [name for name, over in found.items() if over is not None]
+        self.law = replace(law, layout=known[0] if len(known) == 1 else law.layout)
         if OVER in found.values():
             self.law.over = OVER
             self.notes.append("3-D input: divides by the first axis alone")
-        if len(known) == 1:
-            self.law.layout = known[0]
         return "any" if len(known) == 2 else known[0] if known else UNKNOWN if found else "2-D only"
 
     def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
@@ -555,13 +532,13 @@ class Reader(Trial):
         ways += [(f"{n}=", -1, n) for n in names] if len(names) < 6 else []
         means = [*MEANS, *(f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))]
         for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-            seen = self.ragged(layout, pad, mask)
+            seen, kept = self.ragged(layout, pad, mask), self.law
             out = self.law.left_out | ({} if pad is None else {pad: True})
             for shifts, mean in itertools.product((False, True), means):
                 axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
                 change = {"over": mean, "shifts": shifts, "layout": layout, "left_out": out}
-                if self.first([s for s in seen if s[2].ndim == axes], [(mean, change)]):
-                    self.law.over, self.law.shifts = mean, shifts
+                if self.choose([s for s in seen if s[2].ndim == axes], {mean: change}):
+                    self.law = replace(kept, over=mean, shifts=shifts)
                     mean = "over all positions" if pad is None and "valid" in mean else mean
                     how = "shifts the labels itself" if shifts else "compares position t with label t"
                     return f"{mean} ({padding}); {how}"
@@ -653,18 +630,22 @@ class Reader(Trial):
         for name, x, t in self.larger(out):
             if time.process_time() - began > 1.5:
                 break
+            try:
+                seen = self.call(x, t)
+            except TooSlow:
+                break
+            if seen is None:
+                said = f"a batch of {name} is refused: {self.caller.said}"
+                if "positions" in name:
+                    return "", gradient, (said,)
+                self.notes += [said] * name.endswith("rows")
+                continue
             if "sequences" in name:
-                choices: list[tuple[str, Changes]] = [("", {}), ("0", {"clamped": True})]
-                self.law.clamped = self.first(self.seen([(x, t)]), choices) == "0"
-            if "positions" in name and self.call(x, t) is None:
-                return "", gradient, (f"a batch of {name} is refused: {self.caller.said}",)
-            if wrong := self.wrong(x, t):
-                return "one row", gradient, (f"a batch of {name} {wrong[0]}", *wrong[1:])
-            if (
-                gradient.startswith(THATS_IT)
-                and name == f"{ROWS[2]:,} rows"
-                and self.caller.arrays == "torch"
-            ):
+                self.choose([(x, t, seen)], {"": {}, "0": {"clamped": True}})
+            if not self.holds(seen, x, t):
+                said = difference(seen, self.law.value(x, t, seen.ndim))
+                return "one row", gradient, (f"a batch of {name} {said}", *self.follows(x, t, self.right))
+            if gradient.startswith(THATS_IT) and name == f"{ROWS[2]:,} rows":
                 gradient = self.whole_gradient(x, t, gradient)
             tried[name.rpartition(" ")[2]] = name.removeprefix("8 rows and ").removeprefix("3 ")
         return "up to " + ", ".join(tried.values()), gradient, ()
@@ -674,7 +655,7 @@ class Reader(Trial):
     def report(self, own: Own) -> Diagnosis:
         """All answers together."""
         caller, law, bend = self.caller, self.law, self.law.bend
-        plain = f"single rows look like a {law.reading.family} that reads {law.reading.name}"
+        plain = f"single rows look like a {law.family or law.reading.family} that reads {law.reading.name}"
         plain += f", focal with gamma {bend.gamma:.3g}" * (bend.gamma > 0)
         wrong, sums = self.reduction() or self.other_classes(), ""
         if not wrong and (sums := self.renormalises()) == UNKNOWN:
@@ -682,12 +663,11 @@ class Reader(Trial):
             wrong += ", nor of the same rows over their sums"
         if wrong:
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, f"not explained: {wrong}", plain))
-        self.law.normalises = sums == "yes"
         self.said |= self.scale() | {"renormalises": sums}
         family, forms = self.targets()
         clip, epsilon = self.clip()
         ignored, out = self.ignored(own and own[1])
-        self.edges()
+        self.edges(out)
         layout = self.layout()
         self.broadcasts()
         law, by_k = self.law, self.said["denominator"] == "K"
@@ -700,9 +680,7 @@ class Reader(Trial):
         }  # fmt: skip
         self.notes += [note for note, is_so in told.items() if is_so]
         sequences = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
-        if sequences.startswith(
-            ("over the sequences", "each sequence")
-        ):  # both labels were asked in one sequence
+        if sequences.startswith((OVER, "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
         weights = [said for name in keywords(self.loss, caller.names) if (said := self.weighted(name))]
         fields = dict(
@@ -720,7 +698,7 @@ class Reader(Trial):
         tried, gradient, problem = self.at_larger_sizes(gradient, out)
         told: dict[str, Any] = {}
         if own and own[0] is not None:
-            told, gradient, mine = of_your_batch(self, own, gradient)
+            told, gradient, mine = self.of_your_batch(own, gradient)
             problem = (*mine, *problem[: 1 if mine else None])
         law, arrays = self.law, self.caller.arrays
         known: Changes = {"first": law.first, "reads": law.reading.name, "axis": "the classes"}

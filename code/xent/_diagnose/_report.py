@@ -22,54 +22,43 @@ class Diagnosis:
     Attributes
     ----------
     family : str
-        "categorical cross-entropy", "binary cross-entropy", "KL divergence" or "unknown".
-    first : str
-        What the first argument is: "prediction", "target" or "either".
+        "categorical cross-entropy", "binary cross-entropy", the name of a divergence or "unknown".
+    first, reads : str
+        What the first argument is ("prediction", "target" or "either"); and what the prediction is: "logits" and what
+        is done to them first, such as a softmax, "log-probabilities", "probabilities".
     targets : tuple of str
-        The targets that it reads: "indices", "one-hot", "soft", "log-probabilities"; for a binary loss "0 or 1",
-        "soft", "-1 or 1".
-    reads : str
-        "logits", "log-probabilities", "probabilities", or logits with what is done to them first, such as a softmax.
+        The targets that it reads: "indices", "one-hot", "soft", "logits", "log-probabilities"; for a binary loss
+        "0 or 1", "soft", "-1 or 1".
     reduction, denominator : str
         "none", "sum" or "mean"; and what is divided by: "nothing", "N", "N*K", "K", "the sum of weights".
     factor, sign, unit : float, int, str
         What the loss is multiplied by, beyond its sign and its unit ("nats", "bits" or "hartleys").
     smoothing, smoothing_over : float or None, str
         Mass taken from the label; over "all K classes" ("all classes, at K = 3"), "the K - 1 others", "both labels".
-    class_weights : tuple of float or None
-        One for each class; None where no two are seen to differ. With a mean over their own sum only their ratio shows,
-        and the smallest above 0 is 1.
-    pos_weight : tuple of float or None
-        The weight of a positive beside a negative, one for each binary problem.
-    ignore_index : tuple of int
-        The labels that were found to be left out; `ignored` says how.
+    class_weights, pos_weight : tuple of float or None
+        One for each class, None where no two are seen to differ; with a mean over their own sum only their ratio
+        shows, and the smallest above 0 is 1. The weight of a positive beside a negative, for each binary problem.
+    ignore_index, ignored : tuple of int, str
+        The labels that were found to be left out; what labels that are no class do.
     epsilon, clip : float or None, str
         The probability at which it clips, or that it adds, and what an impossible event costs.
     temperature, softcap, gamma, z_loss, entropy, constant : float
-        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the
-        coefficients of (log Z)^2 and of the prediction's entropy; what is added to each row.
-    axis, layout : str
-        The axis of the softmax, for a batch of rows; and the class axis of an input of three dimensions.
-    sequences : str
-        What is averaged over ragged sequences, and whether the loss shifts the labels itself.
-    ignored, weights : str
-        What labels that are no class do, and what keyword arguments do that take weights.
-    renormalises : str
-        "yes", "no" or "refuses": probabilities that do not sum to one.
-    precision, gradient, arrays : str
-        The format that it computes in; whether its gradient is that of its value; what it was called with.
-    classes : tuple of int
-        The numbers of classes on which it was understood.
-    tried : str
-        The sizes of the batches that were predicted, from one row on.
-    batch : str
-        What the batch that was handed over costs, and whether that is what was predicted.
-    cost, predicted : float or None
-        The sum of what that call returns, and of what is predicted for it.
-    alternatives : tuple of str
-        Other readings that the batches cannot tell from the one above.
-    notes : tuple of str
-        What else was seen, what stays unexplained, and what the loss itself said.
+        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the coefficients of (log Z)^2 and
+        of the prediction's entropy; what is added to each row.
+    axis, layout, sequences : str
+        The axis of the softmax, for a batch of rows; the class axis of an input of three dimensions; what is averaged
+        over ragged sequences, and whether the loss shifts the labels itself.
+    weights, renormalises, precision, gradient, arrays : str
+        What keyword arguments do that take weights; what becomes of probabilities that do not sum to one ("yes", "no"
+        or "refuses"); the format that it computes in; whether its gradient is that of its value; what it was called
+        with.
+    classes, tried : tuple of int, str
+        The numbers of classes on which it was understood; the sizes of the batches that were predicted.
+    batch, cost, predicted : str, float or None, float or None
+        What the batch that was handed over costs, and what was predicted: sums of what the call returns.
+    alternatives, notes : tuple of str
+        Other readings that the batches cannot tell from the one above; what else was seen, what stays unexplained,
+        and what the loss itself said.
     """
 
     family: str = UNKNOWN

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from scipy import optimize
 
 from xent.numerics import sigmoid, softmax
 
+from . import _law as laws
 from ._call import Array, Caller, numbers_within
-from ._law import BINARY, COMMON, LEVELS, RANGES, READINGS, Bend, Law, Names, Pair, Reading
+from ._law import BINARY, LEVELS, Bend, Law, Names, Pair, Reading
 
 # Above so many classes A is not solved for entry by entry: a diagonal and one common entry for each label.
 FULL = 12
@@ -41,14 +42,17 @@ SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
     "(N, H, W, K)": lambda x, t: (x[:, None, None], t[:, None, None]),
 }
 KINDS = ("logits", "probabilities", "log-probabilities")
-# Targets as they are passed: class indices, rows of floats, -1 and 1, logarithms, labels of a binary loss.
+# Targets as they are passed: class indices, rows of 0 and 1, and what is rarer.
 FORMS: dict[str, Callable[[Array], Array]] = {
     "indices": lambda t: t.argmax(-1) if t.shape[-1] > 1 else t[:, 0].astype(np.int64),
     "rows": lambda t: t,
     "signs": lambda t: 2 * t - 1,
+    "labels": lambda t: t.argmax(-1),  # of a binary loss
+    "soft": lambda t: t,
     "logarithms": lambda t: np.log(t),
-    "labels": lambda t: t.argmax(-1),
+    "logits": lambda t: np.log(t) + 0.7,
 }
+SOFT = ("soft", "logarithms", "logits")
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,17 @@ class Call:
     form: str
     k: int
 
+    @property
+    def soft(self) -> bool:
+        return self.form in SOFT
+
     def lay(self, x: Array, t: Array) -> Pair:
         """Rows (n, K) and targets (n, K) as they are passed."""
         return SHAPES[self.shape](x, FORMS[self.form](np.asarray(t)))
 
     def laid(self, x: Array, t: Array, **options: Any) -> Array | None:
         x, t = np.ascontiguousarray(x), np.ascontiguousarray(t)
-        return self.caller(x, t, **options) if self.order == "prediction" else self.caller(t, x, **options)
+        return self.caller(*((x, t) if self.order == "prediction" else (t, x)), **options)
 
     def ask(self, x: Array, t: Array) -> Array | None:
         return self.laid(*self.lay(x, t))
@@ -94,17 +102,20 @@ class Data:
     call: Call
     kind: str
     binary: bool
-    copies: int
-    x: Array
-    t: Array
-    u: Array
-    soft: bool = False
+    copies: int = 1
+    x: Array = field(default_factory=lambda: np.empty(0))
+    t: Array = field(default_factory=lambda: np.empty(0))
+    u: Array = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def soft(self) -> bool:
+        return self.call.soft
 
     def promising(self, bends: Names, common: Names) -> bool:
         """Whether a complication can be behind rows of logits: a cost that grows no faster than its logit, as the
         logarithm of a sum of exponentials does, and that a shift of all logits leaves alone, unless log Z counts.
         """
-        if self.kind != "logits" or self.soft:
+        if self.kind != "logits":
             return True
         x, u = self.x[:2], self.u[:2]
 
@@ -156,11 +167,11 @@ class Data:
         return "bfloat16"
 
 
-def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False) -> Data | None:
+def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...]) -> Data | None:
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng, k = np.random.default_rng(7), call.k
-    if soft:
-        t = rng.dirichlet(np.full(k, 2.0), (k + 3) ** 2)
+    if call.soft:
+        t = rng.dirichlet(np.full(k, 2.0), 40)
     elif binary and call.form != "labels":
         t = rng.integers(0, 2, (4 * k + 12, k)).astype(float)
         t[0], t[1] = 0, 1
@@ -175,33 +186,26 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: 
         if not np.nan_to_num(call.units(x[some], t[some], m), posinf=0.0, neginf=0.0).any():
             continue
         u, label = call.units(x, t, m), t.argmax(-1)
-        if not binary and not soft:
+        for y in np.unique(label[~np.isfinite(u)]) if not binary and not call.soft else ():
             # A label whose rows are all nan, alone, is left out: 0 divided by 0.
-            for y in np.unique(label[~np.isfinite(u)]):
-                of = label == y
-                if not np.isfinite(u[of]).any() and call.ask(x[of][:m], t[of][:m]) is not None:
-                    u[of] = 0.0
+            of = label == y
+            if not np.isfinite(u[of]).any() and call.ask(x[of][:m], t[of][:m]) is not None:
+                u[of] = 0.0
         if np.isfinite(u).all() and np.ptp(u) > 1e-9 * np.abs(u).max():
-            return Data(call, kind, binary, m, x, t, u, soft)
+            return Data(call, kind, binary, m, x, t, u)
     return None
 
 
 def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
     """What a call yields for each kind of input, as one choice of several or as yes and no."""
-    flat, soft = call.k == 1, call.form == "logarithms"
-    families = {"signs": (True,), "labels": (True,), "indices": (False,)}.get(call.form, (False, True))
+    flat, many = call.k == 1, call.k > FULL
+    families = {"signs": (True,), "labels": (True,), "rows": (False, True)}.get(call.form, (False,))
     for binary in (True,) if flat else families:
-        if (
-            (soft and (binary or call.k > FULL))
-            or (binary and call.k > 64)
-            or (flat and call.form == "labels")
-        ):
-            continue  # too many numbers to solve for: fewer classes tell
+        # Too many numbers to solve for: fewer classes tell.
+        if (call.soft and (flat or many)) or (binary and call.k > 64) or (flat and call.form == "labels"):
+            continue
         for kind in KINDS[:2] if binary else KINDS:
-            found = explore(call, kind, binary, copies, soft)
-            if found is None and call.form == "rows" and not binary and call.k <= FULL:
-                found = explore(call, kind, binary, copies, True)
-            if found:
+            if found := explore(call, kind, binary, copies):
                 yield found
 
 
@@ -216,35 +220,40 @@ class Fit:
     """
 
     bend: Bend
-    common: dict[str, float]
+    common: Array
     matrix: Array
     error: float
 
 
 def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = False) -> Fit:
     """The best A and common terms for a given bend, by least squares; if `coarse`, A is a factor alone."""
-    k, cost, asked = d.call.k, reading.costs(d.x, bend), np.flatnonzero(d.t.any(0))
-    binary = reading.family == BINARY
-    sides = np.stack([1 - d.t, d.t], -1) if binary else d.t
+    k, cost, log_p = d.call.k, reading.costs(d.x, bend), reading.log_p(d.x, bend)
+    form, binary, t = d.call.form, reading.family == BINARY, d.t
+    t = laws.TARGETS[form](FORMS[form](t), bend) if form in laws.TARGETS else t
+    sides, asked = np.stack([1 - t, t], -1) if binary else t, np.flatnonzero(t.any(0))
     if coarse:
         columns = (sides * cost).reshape(len(d.x), -1).sum(-1, keepdims=True)
     elif binary:
         columns = np.einsum("nkv,nks->nkvs", sides, cost)
+    elif d.soft:  # one weight, and what is spread over all classes
+        columns = np.stack([(t * cost).sum(-1), cost.mean(-1)], -1)
     elif k <= FULL:
         columns = np.einsum("ny,nk->nyk", sides, cost)
     else:
         columns = np.stack([sides * cost, sides * cost.mean(-1, keepdims=True)], -1)[:, asked]
-    log_p = reading.log_p(d.x, bend)
-    added = [COMMON[name](d.x, d.t, log_p, bend) for name in common]
+    added = [laws.COMMON[name](d.x, log_p, bend) for name in common]
+    added += [v.sum(-1) for v in laws.divergence_terms(t, log_p)] if d.soft else []
     columns = np.column_stack([columns.reshape(len(d.x), -1), *added])
     if not np.isfinite(columns).all():
-        return Fit(bend, {}, np.zeros((k, k)), np.inf)
+        return Fit(bend, np.zeros(len(added)), np.zeros((k, k)), np.inf)
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1
     found, *_ = np.linalg.lstsq(columns / scale, d.u, rcond=None)
     error = float(np.abs(columns / scale @ found - d.u).max() / np.abs(d.u).max())
-    body, rest = np.split(found / scale, [len(scale) - len(common)])
-    if coarse:
+    body, rest = np.split(found / scale, [len(scale) - len(added)])
+    if d.soft and not coarse:
+        matrix = body[0] * np.eye(k) + body[1] / k
+    elif coarse:
         matrix = body * (np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k))
     elif binary or k <= FULL:
         matrix = body.reshape((k, 2, 2) if binary else (k, k))
@@ -253,19 +262,21 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
         own, spread = body.reshape(-1, 2).T
         matrix[asked] = spread[:, None] / k
         matrix[asked, asked] += own
-    return Fit(bend, dict(zip(common, rest.tolist(), strict=True)), matrix, error)
+    return Fit(bend, rest, matrix, error)
 
 
 def bent(reading: Reading, d: Data, names: Names, common: Names) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
-    bounds = np.log([RANGES[n] for n in names])
+    bounds = np.log([laws.RANGES[n] for n in names])
 
     def at(logs: Any) -> Fit:
         return solve(reading, d, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common)
 
-    points = 36 if len(names) == 1 else 8
+    points = 18 if len(names) == 1 else 8
     grid = list(itertools.product(*(np.linspace(a, b, points) for a, b in bounds)))
-    start = grid[int(np.argmin([at(p).error for p in grid]))]
+    start, least = min(((p, at(p)) for p in grid), key=lambda found: found[1].error)
+    if least.error > 0.1:  # nothing is near
+        return least
     if len(names) == 1:
         step = float(np.diff(bounds[0])[0]) / (points - 1)
         search = {"bounds": (start[0] - step, start[0] + step), "options": {"xatol": 1e-11}}
@@ -281,15 +292,13 @@ def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None
         own, other = a[:, [0, 1], [0, 1]], a[:, [1, 0], [0, 1]]
         if np.abs(own[:, 0]).min() < small:
             return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
-        half = other / own / (1 + other / own)
-        if np.abs(other).max() < small:
-            half = np.zeros(1)
+        half = other / own / (1 + other / own) if np.abs(other).max() >= small else np.zeros(1)
         if not (np.isfinite(half).all() and np.ptp(half) < 10 * tolerance and abs(half.mean()) < 0.45):
             return None
         w = own / (1 - half.mean())
-        even_too = np.ptp(w) <= even
-        plain = {"factor": float(w.mean()), "weights": np.ones((k, 2))} if even_too else {"weights": w}
-        return plain | {"smoothing": float(2 * half.mean())}
+        plain = np.ptp(w) <= even
+        scale = {"factor": float(w.mean()), "weights": np.ones((k, 2))} if plain else {"weights": w}
+        return scale | {"smoothing": float(2 * half.mean())}
     asked = np.flatnonzero(np.isfinite(a).all(1))
     out = {int(y): True for y in asked if np.abs(a[y]).max() < small}
     labels = np.setdiff1d(asked, list(out))
@@ -306,8 +315,7 @@ def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None
     if not smooth:
         w = np.full(k, np.nan)
         w[labels], w[list(out)] = own, 0.0
-        # A weight has one sign; a factor may be negative.
-        return rows | {"weights": w} if (np.sign(own) == np.sign(own[0])).all() else None
+        return rows | {"weights": w}
     if len(labels) < k or k > FULL:
         return None
     for acts, share in (("columns", a / own), ("rows", a / own[:, None]), ("ratio", np.sqrt(a * a.T) / own)):
@@ -326,40 +334,57 @@ def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None
     return None
 
 
+def divergence(fit: Fit) -> dict[str, Any] | None:
+    """The divergence that a fit to soft targets is, and its factor; nothing for cross-entropies, None for no such."""
+    k = len(fit.matrix)
+    seen = np.array([np.diag(fit.matrix).mean(), *fit.common])
+    for name, multiples in laws.DIVERGENCES.items():
+        factor = float(seen @ multiples / np.dot(multiples, multiples))
+        if np.abs(seen - factor * np.array(multiples)).max() < 1e-2 * abs(factor):
+            if name == laws.CATEGORICAL:
+                return {}
+            even = np.abs(fit.matrix - factor * multiples[0] * np.eye(k)).max() < 1e-2 * abs(factor)
+            return {"factor": factor, "weights": np.ones(k), "family": name} if even else None
+    return None
+
+
 def fits(d: Data, level: int, tolerance: float, coarse: bool) -> Iterator[Law]:
     """The laws that predict every row of a data set at one level of complication."""
-    bends, common = LEVELS[level]
-    common = ("t log t",) if d.soft else common
-    of_z, call = any(name.startswith("log Z") for name in common), d.call
-    for reading in READINGS:
+    (bends, common), call = LEVELS[level], d.call
+    of_z = any(name.startswith("log Z") for name in common)
+    for reading in laws.READINGS:
         pointless = (
             reading.kind != d.kind or (reading.family == BINARY) != d.binary,
             # A softmax of one column says nothing, nor does a little of a softmax in half precision.
             d.binary and "softmax" in reading.name and (coarse or call.k == 1),
             d.kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z),
             level > (0 if reading.kind == "log-probabilities" else 6 if reading.rank else len(LEVELS)),
-            reading.rank == 2 and bends and bends != ("temperature",),
+            reading.rank == 2 and (d.soft or (bends and bends != ("temperature",))),
             d.binary and common and common != ("constant",),
+            d.soft and (common or bends not in ((), ("temperature",))),
         )
         if any(pointless):
             continue
         found = bent(reading, d, bends, common) if bends else solve(reading, d, Bend(), common, coarse)
         size, of_u = np.nanmax(np.abs(found.matrix)), np.abs(d.u).max()
+        if d.soft:
+            size = max(size, np.abs(found.common).max())
         # Coefficients that dwarf what they add up to fit anything.
         if found.error > tolerance or not 1e-4 * of_u < size < 1e3 * of_u:
             continue
-        if not d.soft and any(abs(v) <= 1e-9 for v in found.common.values()):
+        if not d.soft and (np.abs(found.common) <= 1e-9).any():
             continue
         with np.errstate(all="ignore"):
-            numbers = interpret(found.matrix, d.binary, 1e-3 if d.soft or coarse else 50 * tolerance)
+            numbers = divergence(found) if d.soft else {}
+            if numbers == {}:
+                numbers = interpret(found.matrix, d.binary, 1e-3 if d.soft or coarse else 50 * tolerance)
         if numbers is None:
             continue
-        common_terms = {c: v for c, v in found.common.items() if c != "t log t"}
-        law = Law(reading, found.bend, common_terms, **numbers, form=call.form, first=call.order)
+        terms = dict(zip(common, found.common.tolist(), strict=True)) if not d.soft else {}
+        law = Law(reading, found.bend, terms, **numbers, form=call.form, first=call.order)
         law.shifts = "shifted" in call.shape
         law.layout = "second" if call.shape.startswith("(N, K,") else "last"
-        law.divergence = abs(found.common.get("t log t", 0.0) / law.uniform - 1) < 1e-2
         if np.isnan(law.weights).any():  # those of classes that were not asked
             d.measure(law)
-        if reading.kind != "log-probabilities" or d.soft or d.unnormalised(law):
+        if reading.kind != "log-probabilities" or d.unnormalised(law):
             yield law

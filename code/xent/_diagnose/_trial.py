@@ -8,44 +8,41 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._call import Array, Caller, to_numpy
+from ._call import Array, Caller, dtype_name, library, to_numpy
 from ._law import Law, Pair, Unpredictable
+from ._report import NAT, UNKNOWN
 from ._rows import inputs
 
-Make: TypeAlias = "tuple[Callable[[Array], Any], Callable[[Array], Any]]"
+Fields: TypeAlias = "dict[str, Any]"
+THATS_IT = "that of the value"
 # The relative error of a loss that is predicted: of a few numbers, or of no more than 1; and of a sum of many.
 CLOSE = {"float64": (1e-5, 1e-6), "float32": (1e-4, 2e-4), "float16": (3e-2, 1e-2), "bfloat16": (0.25, 3e-2)}
 
 
 @dataclass
 class Trial:
-    """A loss beside its law, on arrays of one kind: `x` and `t` as they are passed, and how copies are made of them."""
+    """A loss beside its law."""
 
     law: Law
     caller: Caller
     dtype: str
-    make: Make | None = None
 
-    def ordered(self, x: Any, t: Any) -> list[Any]:
+    def ordered(self, x: Array, t: Array) -> list[Array]:
         return [x, t] if self.law.first == "prediction" else [t, x]
 
     def call(self, x: Array, t: Array, **options: Any) -> Array | None:
-        if self.make is None:
-            return self.caller(*self.ordered(x, t), **options)
-        return self.caller.of(self.ordered(self.make[0](x), self.make[1](t)))
+        return self.caller(*self.ordered(x, t), **options)
 
     def near(self, seen: Array | None, want: Array, x: Array) -> bool:
         if seen is None or seen.shape != want.shape:
             return False
         few, many = CLOSE[self.dtype]
         with np.errstate(all="ignore"):
-            there = np.isfinite(want)
+            there, size = np.isfinite(want), abs(self.law.factor) * self.law.size
             largest = np.abs(want[there]).max(initial=0.0)
-            if x.size < 500:
-                scale = few * max(largest, min(1.0, abs(self.law.factor) * self.law.size))
-            else:
-                sizes = np.abs(x[np.isfinite(x)]).max(initial=0.0)
-                scale = many * (largest + 1e-3 * abs(self.law.factor) * self.law.size * sizes)
+            scale = few * max(largest, min(1.0, size))
+            if x.size >= 500:
+                scale = many * (largest + 1e-3 * size * np.abs(x[np.isfinite(x)]).max(initial=0.0))
             same = np.array_equal(seen[~there], want[~there], True) and not np.isnan(seen[there]).any()
             return same and bool(np.all(np.abs(seen - want)[there] <= scale))
 
@@ -60,23 +57,11 @@ class Trial:
     def right(self, x: Array, t: Array) -> bool:
         return self.holds(self.call(x, t), x, t)
 
-    def wrong(self, x: Array, t: Array) -> tuple[str, ...]:
-        """How a batch differs from what is predicted, and what that follows; nothing where it does not."""
-        seen = self.call(x, t)
-        try:
-            want = np.empty(0) if seen is None else self.law.value(x, t, seen.ndim)
-        except Unpredictable:
-            return ()
-        if seen is None or self.near(seen, want, x):
-            return ()
-        return (difference(seen, want), *self.follows(x, t, self.right))
-
     # -------------------------------------------------------------------------------------------- gradients
 
     def gradient(self, x: Array, t: Array) -> Pair | str:
         """The gradient by the prediction, in its shape, and the upstream weights of what the loss returns."""
-        make = self.make or (self.caller.tensor, self.caller.tensor)
-        found = self.caller.gradient(self.ordered(make[0](x), make[1](t)), self.law.first == "prediction")
+        found = self.caller.gradient(self.ordered(x, t), self.law.first == "prediction")
         return found if isinstance(found, str) else (found[0].reshape(x.shape), found[1])
 
     def slope_error(
@@ -87,44 +72,52 @@ class Trial:
         upstream = np.ones_like(upstream) if even else upstream
         want = np.stack([self.law.slopes(x, t, upstream, d) for d in directions])
         seen = np.stack([(gradient * d).reshape(len(x), -1).sum(-1) for d in directions])
+        if self.law.axis:  # rows share a softmax
+            want, seen = want.sum(-1, keepdims=True), seen.sum(-1, keepdims=True)
         there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=least)
         return float(np.nan_to_num(np.abs(seen - want)[there] / size, nan=np.inf).max(initial=0.0))
 
     def slope(self, x: Array, t: Array) -> bool:
         """Whether the gradient is that of the law, with random upstream weights, along random directions."""
-        found, rng = self.gradient(x, t), np.random.default_rng(19)
+        found, rng, law = self.gradient(x, t), np.random.default_rng(19), self.law
         if isinstance(found, str):
             return False
-        scale = x if self.law.reading.kind == "probabilities" else 1
+        scale = x if law.reading.kind == "probabilities" else np.ones(x.shape)
         directions = [rng.choice([-1.0, 1.0], x.shape) * scale for _ in range(3)]
+        if law.refuses:  # rows that do not sum to one: along these they do
+            axis = law.class_axis(x, t)
+            directions = [d - x * d.sum(axis, keepdims=True) for d in directions]
         # Along these slopes may cancel.
         least = float(np.abs(found[0] * directions[0]).reshape(len(x), -1).sum(-1).max(initial=0.0))
         return self.slope_error(x, t, found, directions, least=least) <= max(1e-4, 10 * CLOSE[self.dtype][1])
 
     def whole_gradient(self, x: Array, t: Array, said: str) -> str:
         """What was said of the gradient, if it is so at this size."""
-        if self.slope(x, t):
+        if self.caller.arrays == "numpy":
             return said
+        if self.slope(x, t):
+            return said if said.startswith(THATS_IT) else THATS_IT
+        if isinstance(found := self.gradient(x, t), str):
+            return found
         follows = self.follows(x, t, self.slope) or ["no property that was tried decides it"]
-        return f"not that of the value in a batch of {len(x):,}: {'; '.join(follows)}"
+        return f"not {THATS_IT} in a batch of {len(x):,}: {'; '.join(follows)}"
 
     # --------------------------------------------------------------------------------- what a difference follows
 
     def follows(self, x: Array, t: Array, good: Callable[[Array, Array], bool]) -> list[str]:
         """The properties of a batch which, changed alone, let it be predicted."""
-        law, found, axis = self.law, [], self.law.class_axis(x, t)
-        k = x.shape[axis]
-        fresh = inputs(law.reading.kind, law.binary, x.size // k, k, np.random.default_rng(5))
-        if good(np.moveaxis(fresh.reshape(*np.moveaxis(x, axis, -1).shape), -1, axis), t):
+        law, axis = self.law, self.law.class_axis(x, t)
+        rows = np.moveaxis(x, axis, -1)
+        n, k, rng = rows[..., 0].size, rows.shape[-1], np.random.default_rng(5)
+        fresh = inputs(law.reading.kind, law.binary, n, k, rng)
+        if good(np.moveaxis(fresh.reshape(rows.shape), -1, axis), t):
             return ["its values: others of this size are predicted"]
-        if (out := np.isin(t, list(law.left_out))).any():
-            dead = out.reshape(len(t), -1).all(1) if t.ndim > 1 else np.zeros(len(t), bool)
-            alive = t.copy()
-            alive[dead, :1] = 0
-            if dead.any() and good(x, alive):
-                found.append("sequences of which every label is left out: without them it is predicted")
-            elif good(x, np.where(out, 0, t)):
-                found.append("the labels that are left out: without them it is predicted")
+        found, out = [], np.isin(t, list(law.left_out))
+        dead = out.reshape(len(t), -1).all(1).reshape(-1, *[1] * (t.ndim - 1)) & out & (t.ndim > 1)
+        for what, gone in (("sequences of which every label is", dead), ("the labels that are", out)):
+            if gone.any() and good(x, np.where(gone, 0, t)):
+                found = [f"{what} left out: without them it is predicted"]
+                break
         for name, most, cut in self.cuts(x, t, axis):
             sizes = (m for m in (8, 2, 1) if m < most and (name, m) != ("classes", 1))
             small, large = next((m for m in sizes if good(*cut(m))), 0), most
@@ -137,26 +130,66 @@ class Trial:
 
     def cuts(self, x: Array, t: Array, axis: int) -> Iterator[tuple[str, int, Callable[[int], Pair]]]:
         """Ways to shorten a batch: its rows, the positions of its sequences, its classes."""
-        same = t.shape == x.shape
+        same, out = t.shape == x.shape, np.isin(t, list(self.law.left_out))
         yield "rows", len(x), lambda n: (x[:n], t[:n])
-        if x.ndim == 3:
-            steps = 1 if self.law.binary else 3 - axis
-            at = steps if same else 1
-            yield "positions", x.shape[steps], lambda n: (
-                np.take(x, range(n), steps), np.take(t, range(n), at) if at < t.ndim else t
-            )  # fmt: skip
-        if self.law.binary:
-            return
-        out = np.isin(t, list(self.law.left_out))
+        for steps in range(1, x.ndim):
+            at = steps if same else steps - (steps > axis)
+            if (self.law.binary and same) or steps != axis:
+                name = "classes" if x.ndim == 2 else "positions" if x.ndim == 3 else f"places on axis {steps}"
+
+                def fewer_places(n: int, steps: int = steps, at: int = at) -> Pair:
+                    return np.take(x, range(n), steps), np.take(t, range(n), at)
+
+                yield name, x.shape[steps], fewer_places
 
         def fewer(n: int) -> Pair:
             cut = np.take(x, range(n), axis)
             if not same:
                 return cut, np.where(out, t, t % n)
             rows = np.take(t, range(n), axis)
-            return cut, rows / np.maximum(rows.sum(axis, keepdims=True), 1e-9)
+            sums = self.law.form not in ("logits", "logarithms")
+            return cut, rows / np.maximum(rows.sum(axis, keepdims=True), 1e-9) if sums else rows
 
-        yield "classes", x.shape[axis], fewer
+        if not self.law.binary:
+            yield "classes", x.shape[axis], fewer
+
+    # ------------------------------------------------------------------------------------ the reader's own batch
+
+    def beside(self, own: tuple[Any, Any]) -> Trial:
+        """The same for copies of the reader's own arrays, in their library, format and on their device."""
+        kinds, caller = {library(a) for a in own}, self.caller
+        here = next((k for k in ("torch", "tensorflow") if k in kinds), caller.arrays)
+        coarse = max(self.dtype, dtype_name(own[0]), key=lambda d: CLOSE.get(d, (0, 0))[1])
+        given = tuple(self.ordered(*own))
+        return Trial(self.law, Caller(caller.loss, here, caller.dtype, caller.names, given), coarse)
+
+    def of_your_batch(self, own: tuple[Any, Any], gradient: str) -> tuple[Fields, str, tuple[str, ...]]:
+        """What the reader's own call costs and what is predicted: the fields that say so, the gradient, what is
+        wrong.
+        """
+        x, t, law, trial = np.asarray(to_numpy(own[0]), float), to_numpy(own[1]), self.law, self.beside(own)
+        name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape)} in {dtype_name(own[0])},"
+        seen, said = trial.call(x, t), trial.caller.said
+        if seen is None and self.caller.arrays != trial.caller.arrays:
+            trial = self
+            seen = trial.call(x, t)
+        if seen is None:
+            return {}, gradient, (f"{name} is refused: {said}",)
+        cost = float(seen.sum())
+        try:
+            want = law.value(x, t, seen.ndim)
+        except Unpredictable as why:
+            return {"cost": cost}, gradient, (f"{name} costs {cost:.5g}; not predicted: {why}",)
+        told: Fields = {"cost": cost, "predicted": float(want.sum())}
+        if not trial.near(seen, want, x):
+            follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
+            return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
+        if gradient.startswith((THATS_IT, NAT, UNKNOWN)):
+            gradient = trial.whole_gradient(x, t, gradient)
+        told["batch"] = (
+            f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted{misread(law, x, t)}"
+        )
+        return told, gradient, ()
 
 
 def difference(seen: Array, want: Array) -> str:
@@ -185,39 +218,3 @@ def misread(law: Law, x: Array, t: Array) -> str:
         whole = ones and x.size > x.shape[axis]
         return "; but its rows look like probabilities, and it reads logits" * whole
     return f"; but its rows are no {kind}" * (not ones and not law.normalises)
-
-
-def of_your_batch(
-    trial: Trial, own: tuple[Any, Any], gradient: str
-) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """What the reader's own call costs and what is predicted: the fields that say so, the gradient, what is wrong."""
-    x, t, law, found = np.asarray(to_numpy(own[0]), float), to_numpy(own[1]), trial.law, trial.caller
-    kinds = {type(a).__module__.partition(".")[0] for a in own}
-    here = next((k for k in ("torch", "tensorflow") if k in kinds), found.arrays)
-    device = getattr(own[0], "device", None) if here == "torch" else None
-    caller = Caller(found.loss, here, found.dtype, found.names, device)
-    dtype: Any = getattr(own[0], "dtype", np.dtype(float))
-    dtype = str(getattr(dtype, "name", str(dtype).removeprefix("torch.")))
-    coarse = max(trial.dtype, dtype if dtype in CLOSE else "float64", key=lambda d: CLOSE[d][1])
-    trial = Trial(law, caller, coarse, (caller.like(own[0]), caller.like(own[1])))
-    name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape)} in {dtype},"
-    seen = trial.call(x, t)
-    if seen is None and found.arrays != here:
-        trial.caller, trial.make = found, None
-        seen = trial.call(x, t)
-    if seen is None:
-        return {"batch": f"{name} is refused: {caller.said}"}, gradient, ()
-    cost = float(seen.sum())
-    try:
-        want = law.value(x, t, seen.ndim)
-    except Unpredictable as why:
-        return {"batch": f"{name} costs {cost:.5g}; not predicted: {why}", "cost": cost}, gradient, ()
-    told = {"cost": cost, "predicted": float(want.sum())}
-    if not trial.near(seen, want, x):
-        follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
-        return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
-    if gradient.startswith("that of") and caller.arrays in ("torch", "tensorflow"):
-        gradient = trial.whole_gradient(x, t, gradient)
-    all_of_it = " in all" * bool(seen.ndim)
-    said = f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"
-    return told | {"batch": said}, gradient, ()
