@@ -654,7 +654,7 @@ def test_where_the_gain_comes_from() -> None:
     "With Jensen-Shannon and the reverse divergence people's answers cost",
     "Their own texts miss more than a third fewer slots.",
     "at half the temperature this lead shrinks from a twentieth",
-    "the reverse divergence and Jensen-Shannon make students too sure",
+    "the reverse divergence and Jensen-Shannon make ... too sure",
     "on-policy steps from the student of labels did not catch up",
     "sharper students missed fewer slots without knowing more",
     "On-policy steps gain no nats over the teacher's texts",
