@@ -30,7 +30,7 @@ FAULTS |= {"5 a\n6": (2, "6"), "5\n6 a": (2, "6 a"), "9 1\n11 2 3": (2, "11 2 3"
 
 
 def text(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}".replace("-", "−")
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no minus before zero
 
 
 # What a figure says for the values of its sliders, by xent: numbers that stand in its words, in this order.
