@@ -75,7 +75,9 @@ class Trial:
         if self.law.axis:  # rows share a softmax
             want, seen = want.sum(-1, keepdims=True), seen.sum(-1, keepdims=True)
         there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=least)
-        return float(np.nan_to_num(np.abs(seen - want)[there] / size, nan=np.inf).max(initial=0.0))
+        return float(
+            np.nan_to_num(np.abs(seen - want)[there] / max(size, 1e-30), nan=np.inf).max(initial=0.0)
+        )
 
     def slope(self, x: Array, t: Array) -> bool:
         """Whether the gradient is that of the law, with random upstream weights, along random directions."""
