@@ -412,7 +412,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
 
 _CLEAR: dict[Any, Any] = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}
 # A phone shows them in their own size: no letter below eleven pixels.
-_LEGIBLE: dict[str, Any] = dict.fromkeys(
+_LEGIBLE: dict[Any, Any] = dict.fromkeys(
     ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
 )
 
@@ -422,9 +422,7 @@ def picture(name: str, alt: str) -> str:
     draw, (width, height) = FIGURES[name]
     with plt.style.context("default"):
         plots.use_style()
-        plt.rcParams.update(_CLEAR)
-        plt.rcParams.update(_LEGIBLE)
-        plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": name})
+        plt.rcParams.update({**_CLEAR, **_LEGIBLE, "svg.fonttype": "none", "svg.hashsalt": name})
         fig = plt.figure(figsize=(width, height))
         draw(fig)
         file = StringIO()
