@@ -22,7 +22,8 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 SLOW = {"built_site", "tiny_book", "chromium"}
 # Of the files that take most of the time `make check` runs one test in so many. One of `diagnose` takes half a second
 # to six, one in two of the transformations compiles for a second, and those of accuracy ask an oracle of many digits.
-SAMPLED = {"test_diagnose.py": 4, "test_torch_transforms.py": 4, "test_accuracy.py": 8}
+# One that stays stays whatever its mark, so that a fault in what all of them try is seen.
+SAMPLED = {"test_diagnose.py": 8, "test_torch_transforms.py": 4, "test_accuracy.py": 8}
 
 
 def find_chromium() -> str | None:
@@ -44,10 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & SLOW:
             item.add_marker(pytest.mark.slow)
-        if item.path.name in SAMPLED and not item.get_closest_marker("slow"):
+        if item.path.name in SAMPLED:
             seen[item.path.name] += 1
             if seen[item.path.name] % SAMPLED[item.path.name]:
                 item.add_marker(pytest.mark.slow)
+            else:
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
         if "chromium" in fixtures and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
         if item.path.suffix == ".ipynb":
