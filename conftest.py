@@ -21,9 +21,11 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
 # Of the files that take most of the time `make check` runs one test in so many. One of `diagnose` takes half a second
-# to six, one in two of the transformations compiles for a second, and those of accuracy ask an oracle of many digits.
-# One that stays stays whatever its mark, so that a fault in what all of them try is seen.
+# to six, half of those of the transformations compile for a second, those of accuracy ask an oracle of many digits, and
+# of contracts and laws there are hundreds. One that stays stays whatever its mark, so that a fault in what all of them
+# try is seen.
 SAMPLED = {"test_diagnose.py": 8, "test_torch_transforms.py": 4, "test_accuracy.py": 8}
+SAMPLED |= {"test_contracts.py": 4, "test_laws.py": 4}
 
 
 def find_chromium() -> str | None:
