@@ -229,7 +229,7 @@ def one_block(rows: int, classes: int, of: Any, models: int = 1, own: float = 1.
     room = 5 * MIB // 4  # what is kept of each row of the block
     if of in ("forward", "jsd"):
         run = partial(xt.linear_distillation_loss, h, w, h.detach(), w.detach(), direction=of)
-        room = block + {"forward": 8, "jsd": 20}[of] * MIB  # a block to work in, and strips of 2^18 logits
+        room = {"forward": 8, "jsd": 12}[of] * MIB  # strips of 2^18 logits to work in
     elif of == "labels":
         run = partial(xt.linear_cross_entropy, h, w, y)
     else:  # a cache of so many classes a row
