@@ -112,12 +112,13 @@ def test_a_hundred_harder_losses(name: str, capfd: pytest.CaptureFixture[str]) -
     if isinstance(want, str):
         assert any(want in note for note in found.notes), repr(found)
         assert found.predicted is None or repr(found).startswith("unknown\n  your batch, ")
-        assert found.predicted is None or abs(found.cost / found.predicted - 1) > 1e-4
+        assert found.predicted is None or not abs(found.cost / found.predicted - 1) <= 1e-4  # or nan
         return
     plain = TABLE.PLAIN | ({"gradient": "that of the value"} if found.arrays == "torch" else {})
     if len(own) == 2:
         plain |= {"batch": "as predicted"}
-        assert found.cost == pytest.approx(torch.as_tensor(loss(*own)).double().sum().item(), rel=1e-2)
+        mine = torch.as_tensor(loss(*own)).double().sum().item()
+        assert found.cost == pytest.approx(mine, rel=1e-2, nan_ok=True)
     for field, value in (plain | want).items():
         seen = getattr(found, field)
         begins = field == "gradient" and seen.startswith(value)

@@ -293,8 +293,9 @@ class Reader(Trial):
         left = {v: what for v, what in said.items() if what.startswith("left out")}
         law.common_counts = any("what is added counts" in what for what in left.values())
         every = len(left) > 8
-        if not (every and any(v >= k for v in left)):  # whatever is no class: of these a law says nothing
-            law.left_out |= {v: "by N" not in what for v, what in left.items()}
+        # Where whatever is no class is left out, a label above them is a class of larger batches.
+        above = every and any(v >= k for v in left)
+        law.left_out |= {v: "by N" not in what for v, what in left.items() if v < 0 or not above}
         if self.binary and not left:
             numbers = [v for v in strange if said[v] == "read as a number"]
             return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), ()
