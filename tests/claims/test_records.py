@@ -579,16 +579,16 @@ def within(x: Array, low: float, high: float) -> None:
 
 
 SOFT, PLAIN, LABELS_5 = ("distributions", FEW), ("texts", FEW), ("labels", FEW)
-WARM, FORWARD = ("from labels", FEW), ("on-policy forward", FEW)
+WARM, FORWARD, HUMAN = ("from labels", FEW), ("on-policy forward", FEW), ("human text", FEW)
 SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 
 
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one text of its own for each meaning they gain about four fifths",
+    "Along one text of its own for each meaning they gain about four fifths ... these lead by about a tenth",
     "students of its distributions came within about a tenth",
-    "its distributions along texts of its own did about nine tenths",
+    "distributions along texts of its own did about nine tenths",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
@@ -620,7 +620,7 @@ def test_what_distributions_replace() -> None:
 @pytest.mark.claim("14", "A student of twice the size gains nothing from few labels.")
 def test_a_larger_student() -> None:
     def gains_nothing(*cell: Any) -> None:
-        assert interval(less(cell, LABELS_5)).high < 0.1
+        assert abs(less(cell, LABELS_5).mean()) < 0.03 and interval(less(cell, LABELS_5)).high < 0.06
 
     holds(gains_nothing, ("large", FEW), but_not={"human text": ("human text", FEW), "texts": PLAIN})
     sizes = record("restaurants/distillation")["parameters"]
@@ -629,11 +629,12 @@ def test_a_larger_student() -> None:
 
 @pytest.mark.claim(
     "14",
-    "Plain texts of the teacher's for them gain more than half a nat",
-    "For the same calls, distributions are worth about another fifth",
-    "Along people's answers alone its distributions gain",
+    "The prompts without answers are worth about two fifths of that.",
+    "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
+    "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
+    "For the same texts, distributions are worth about another fifth ... make up for about half of it",
     "Eight probabilities and a bucket lose somewhat less than a tenth",
-    "eight words and a bucket cost little",
+    "eight words and a bucket lost a third of what distributions gain over texts",
     "which here cost part of the gain",
     "Its texts as labels, its distributions along the few answers",
 )
@@ -643,7 +644,7 @@ def test_where_the_gain_comes_from() -> None:
         above(less(cell, over))
 
     holds(
-        gains, (PLAIN, 0.5, 0.7), (("texts, same", FEW), 0.22, 0.4), (("human text", FEW), 0.38, 0.55),
+        gains, (PLAIN, 0.5, 0.7), (("texts, same", FEW), 0.22, 0.4), (HUMAN, 0.4, 0.53), (SOFT, 0.26, 0.42, HUMAN),
         (SOFT, 0.14, 0.25, PLAIN), (SOFT, 0.04, 0.1, ("top 8", FEW)),
         but_not={"the same meanings": (("texts, same", FEW), 0.5, 0.7), "exchanged": (PLAIN, 0.14, 0.25, SOFT),
                  "four texts": (SOFT, 0.14, 0.25, ("texts x4", FEW))},
@@ -656,28 +657,36 @@ def test_where_the_gain_comes_from() -> None:
     four = less(("texts x4", FEW), PLAIN)
     holds(about_half, (less(("texts, same", FEW), LABELS_5), whole), (four, less(SOFT, PLAIN)), but_not={
         "distributions": (less(SOFT, LABELS_5), whole), "of all": (four, less(SOFT, LABELS_5))})  # fmt: skip
-    for cell in (PLAIN, ("human text", FEW), *SHARP, ("texts x4", FEW)):
+    for cell in (PLAIN, HUMAN, *SHARP, ("texts x4", FEW)):
         above(less(SOFT, cell))
+
+    def part(share: float, some: Array, of: Array) -> None:
+        assert some.mean() / of.mean() == pytest.approx(share, abs=0.06)
+
+    all_of_it = less(SOFT, LABELS_5)
+    eight = less(SOFT, ("top 8", FEW)), less(SOFT, PLAIN)
+    most = {"most of it": (0.4, less(HUMAN, LABELS_5), all_of_it), "all": (1 / 3, eight[1], all_of_it)}
+    holds(part, (0.4, less(SOFT, HUMAN), all_of_it), (1 / 3, *eight), but_not=most)
 
 
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With Jensen-Shannon and the reverse divergence people's answers cost",
-    "Their own texts miss more than a third fewer slots.",
-    "at half the temperature this lead shrinks from a twentieth",
+    "With Jensen-Shannon and the reverse divergence people's answers cost ... at the model's own best temperature.",
+    "They are sharper, and what they write misses two fifths fewer slots",
+    "at half the temperature the lead falls from a twentieth of the slots to less than a hundredth.",
+    "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
     "the reverse divergence and Jensen-Shannon make ... too sure",
     "on-policy steps from the student of labels did not catch up",
-    "sharper students missed fewer slots without knowing more",
-    "On-policy steps gain no nats over the teacher's texts",
+    "On-policy steps gain no nats over the teacher's texts ... for about four times the tokens scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def even(*cell: Any) -> None:
         within(less(cell, WARM), -0.05, 0.05)
 
-    def dearer(*cell: Any) -> None:
-        within(-less(cell, WARM), 0.28, 0.55)
-        within(-less(cell, WARM, "tempered"), 0.15, 0.35)
+    def dearer(cell: Cell, nats: float) -> None:
+        assert -less(cell, WARM).mean() == pytest.approx(nats, abs=0.04)
+        above(-less(cell, WARM, "tempered"), 0.2)
 
     def sure(*cell: Any) -> None:
         gap = np.array(list(distilled(cell, "gap").values()))
@@ -687,27 +696,72 @@ def test_on_policy_and_sharpness() -> None:
         part = less(cell, WARM, "missed") / np.array(
             [distilled(WARM, "missed")[s] for s in sorted(distilled(cell))]
         )
-        within(part, 0.33, 0.5)
+        assert part.mean() == pytest.approx(0.4, abs=0.05)
 
     def shrinks(*cell: Any) -> None:
         within(less(cell, WARM, "missed"), 0.035, 0.065)
-        within(less(cell, WARM, "missed_half"), -0.004, 0.016)
+        above(less(cell, WARM, "missed_half"))
+        assert less(cell, WARM, "missed_half").mean() < 0.01
 
     labels = {"labels": LABELS_5}
     holds(even, FORWARD, but_not={arm: (arm, FEW) for arm, _ in SHARP} | labels)
-    holds(dearer, *SHARP, but_not={"forward": FORWARD, "labels": LABELS_5})
+    jsd, reverse = SHARP
+    holds(
+        dearer, (jsd, 1 / 3), (reverse, 0.43), but_not={"forward": (FORWARD, 1 / 3), "exchanged": (jsd, 0.43)}
+    )
     holds(sure, *SHARP, but_not={"forward": FORWARD, "distributions": SOFT})
     holds(fewer, *SHARP, but_not={"forward": FORWARD})
     holds(shrinks, *SHARP, but_not={"forward": FORWARD, **labels})
     trigrams = less(SHARP[1], WARM, "trigrams")  # distinct ones
     holds(above, (trigrams, 0.08), but_not={"forward": (less(FORWARD, WARM, "trigrams"), 0.08)})
+    for cell in (*SHARP, FORWARD):  # tokens scored
+        assert (
+            3.3
+            < np.mean(list(distilled(cell, "scored").values()))
+            / np.mean([*distilled(WARM, "scored").values()])
+            < 4.5
+        )
+    runs = [
+        run for run in record("restaurants/distillation")["runs"] if (run["arm"], run["part"]) == (jsd[0], 3)
+    ]
+    assert [distilled(jsd)[run["seed"]] - run["nats"] for run in runs] == [pytest.approx(0.1, abs=0.02)]
 
 
-@pytest.mark.claim("14", "As labels, these add about a fifth of a nat.")
+@pytest.mark.claim(
+    "14", "the students that missed the fewest slots had a higher loss", "could not fail: no student did"
+)
+def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
+    """Nor did any student write a text twice for one meaning."""
+    runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1]
+    cells = [cell for cell in {(run["arm"], run["share"]) for run in runs} if cell[0] != "teacher"]
+    mean = {cell: [np.mean([*distilled(cell, key).values()]) for key in ("missed", "nats")] for cell in cells}
+    fewest = sorted(cells, key=lambda cell: mean[cell][0])[:3]
+
+    def higher(cell: Cell) -> None:
+        assert cell in fewest and mean[cell][1] > mean[SOFT][1] + 0.1
+
+    holds(
+        higher,
+        *((cell,) for cell in fewest),
+        but_not={"distributions": (SOFT,), "labels": (LABELS_5,), "few": (("texts", PART),)},
+    )
+    assert {arm for arm, _ in fewest} == {"on-policy reverse", "on-policy JSD"}
+    assert min(run["distinct"] for run in runs) > 0.99
+
+
+@pytest.mark.claim(
+    "14", "As labels, the validation answers add about a fifth of a nat ... miss a tenth more of the slots"
+)
 def test_the_validation_answers_as_labels() -> None:
     more = ("labels + validation", FEW)
     holds(within, (less(more, LABELS_5), 0.12, 0.3), but_not={"texts": (less(PLAIN, LABELS_5), 0.12, 0.3)})
-    above(less(("human text", FEW), more))
+    above(less(HUMAN, more))
+    holds(
+        within,
+        (less(LABELS_5, more, "missed"), 0.05, 0.14),
+        but_not={"large": (less(LABELS_5, ("large", FEW), "missed"), 0.05, 0.14)},
+    )
+    assert {*distilled(more, "steps_run").values()} == {240}
     answers = [np.mean(list(distilled(cell, "answers").values())) for cell in (LABELS_5, more)]
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
