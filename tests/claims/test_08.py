@@ -87,6 +87,10 @@ def normalised(k: int, x: T, y: T, momentum: float = 0.1, dropout: float = 0.0) 
     return model
 
 
+def by_keras(kind: Any) -> Callable[[T, T], float]:
+    return lambda q, t: float(kind()(t.numpy(), q.numpy()))
+
+
 def through_a_buffer(y: T, size: int) -> T:
     """What streaming returns: each next label from a random place of a buffer."""
     places, out, buffer = torch.randint(0, size, (len(y),)).tolist(), [], y[:size].tolist()
@@ -189,7 +193,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
                 *((f, 30 * x, y) for f in (nn.Sequential(nn.Dropout(0.9), model), model)),
             ],
         ),
-        "all_alike": ([(z[:1],), (z + 2000,), (z[:1].expand(n, k),)], [(t,), (z,)] * (n > 30)),
+        "all_alike": (
+            [(z[:1],), (z + 2000,), (z[:1].expand(n, k),), (0 * z,), (1e-14 * torch.ones(n, k),)],
+            [(t,), (z,)] * (n > 30),
+        ),
         "sorted_by_label": (
             [(y.sort().values,), (through_a_buffer(y.sort().values, n // 8 + 1),)] * many,
             [(y,), (y.sort().values[torch.randperm(n, generator=g)],), (torch.arange(n) % k,)],
@@ -242,8 +249,17 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             ],
         ),
         "each_output_alone": (
-            [(bce, z, t), (lambda z, t: bce(z, t, reduction="sum"), 30 * z, t)],
-            [(ce, z, t), (ce, 30 * z, t), (smooth, z, t), (lambda z, t: ce(z.softmax(1), t), z, t)],
+            [
+                *((bce, z, t), (lambda z, t: bce(z, t, reduction="sum"), 30 * z, t)),
+                *(
+                    (F.binary_cross_entropy, p.double(), t.double()),
+                    (by_keras(keras.BinaryCrossentropy), p.float(), t.float()),
+                ),
+            ],
+            [
+                *((ce, z, t), (ce, 30 * z, t), (smooth, z, t), (lambda z, t: ce(z.softmax(1), t), z, t)),
+                (by_keras(keras.CategoricalCrossentropy), p.float(), t.float()),
+            ],
         ),
         "zero_times_inf": (
             [(z.masked_fill(t.roll(1, 1) > 0, -torch.inf), target) for target in (t, 0.9 * t + 0.1 / k)],
@@ -369,6 +385,10 @@ def test_a_check_finds_the_fault_and_clears_the_repair(size: tuple[int, int], dt
 def test_the_checks_that_return_names_and_numbers() -> None:
     ask = {name: check for name, (_, check) in checks().items()}
     z, y, g = torch.randn(256, 7), torch.arange(256) % 7, torch.Generator().manual_seed(3)
+    assert ask["factor"](partial(ce, reduction="none"), z, y) == pytest.approx(1, rel=1e-5)
+    order = (torch.arange(1800) % 10).sort().values
+    assert ask["sorted_by_label"](through_a_buffer(order, 700))
+    assert not ask["sorted_by_label"](order[torch.randperm(1800, generator=g)])
     for factor in (256, 4, 1 / 7, 1 / math.log(2), 65536, -1):
         assert ask["factor"](times(factor), z, y) == pytest.approx(factor, rel=1e-5)
     for n, k, dtype in ((1, 2, torch.float64), (4096, 10, torch.float16), (33, 1000, torch.bfloat16)):
