@@ -62,12 +62,12 @@ pdf: $(READY)  ## print the built site into one file, by Chromium (some minutes)
 
 # One version of each package for every Python, as there is one set of stored outputs. PyTorch is held: the records of
 # the experiments are of this release. Left out are the libraries of one kind of GPU: they come with torch's build for it,
-# and no other build needs them.
+# and no other build needs them. Only wheels count: nothing of a source is run.
 HELD := torch==2.13.0
 lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgrade for the newest releases)
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) uv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) uv==0.13.9
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --prerelease disallow \
-	    --constraint <(echo $(HELD)) --no-annotate $(LOCK_ARGS) \
+	    --only-binary :all: --constraint <(echo $(HELD)) --no-annotate $(LOCK_ARGS) \
 	    --custom-compile-command "make lock" --output-file requirements.txt requirements.in > /dev/null
 	grep -vE '^(cuda|nvidia|triton)' requirements.txt > requirements.new && mv requirements.new requirements.txt
 

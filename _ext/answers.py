@@ -37,7 +37,9 @@ def add_fields(app: Sphinx, doctree: nodes.document) -> None:
             logging.getLogger(__name__).warning("%s: no exercise %s in %s", path, label, page, type="xent")
             continue
         fields = " ".join(field(name, value) for name, value in numbers.items())
-        exercises[label][-1] += nodes.raw("", f'<p class="answers" hidden>{fields}</p>', format="html")
+        exercises[label][-1] += nodes.raw(
+            "", f'<p class="answers" hidden>By hand: {fields}</p>', format="html"
+        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

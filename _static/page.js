@@ -1,5 +1,5 @@
-// What a page does in the browser besides what the theme does: the search, cards in place, answers to exercises. Without this script every link still leads
-// where it says.
+// What a page does in the browser besides what the theme does: the search, cards in place, answers to exercises. Without
+// this script every link still leads where it says.
 "use strict";
 
 globalThis.xentFind = (() => {
@@ -205,8 +205,10 @@ for (const box of document.querySelectorAll(".answers")) {
   for (const input of box.querySelectorAll("input")) {
     const says = input.parentElement.nextElementSibling;
     input.addEventListener("input", () => {
-      // A decimal comma, a true minus and a fraction are numbers as well.
-      const parts = input.value.trim().replace(",", ".").replace("\u2212", "-").split("/").map((part) => (part.trim() ? Number(part) : NaN));
+      // Blanks, a decimal comma, a true minus and a fraction are numbers as well, and so is a comma between thousands.
+      const plain = input.value.replace(/\s/g, "").replace(/[\u2212\u2013]/g, "-");
+      const typed = Math.abs(input.dataset.value) < 1000 ? plain : plain.replace(/,(?=\d{3}(?!\d))/g, "");
+      const parts = typed.replace(",", ".").split("/").map((part) => (part ? Number(part) : NaN));
       const value = parts.length === 2 ? parts[0] / parts[1] : parts.length === 1 ? parts[0] : NaN;
       const right = Math.abs(value - input.dataset.value) <= input.dataset.within;
       says.textContent = !input.value.trim() ? "" : Number.isNaN(value) ? "a number, such as 0.25 or 1/4" : right ? "right" : "not yet";

@@ -59,7 +59,11 @@ def test_a_page_takes_the_answers(browser: Browser, server: str, name: str) -> N
             value.replace(".", ",").replace("-", "−"): "right",
             f"{2 * float(value)}/2": "right",
         }
-        typed |= {str(float(value) + 2 * unit): "not yet", "a third": "a number, such as 0.25 or 1/4", "": ""}
+        typed |= {f" {float(value):,} ": "right", value.replace("-", "– "): "right"}
+        # What another field asks for, and a number that is near.
+        typed |= {other: "not yet" for other in numbers.values() if float(other) != float(value)}
+        typed |= {str(float(value) + 0.05): "not yet", str(float(value) + 2 * unit): "not yet"}
+        typed |= {"a third": "a number, such as 0.25 or 1/4", "": ""}
         for answer, said in typed.items():
             field.focus()
             page.keyboard.press("ControlOrMeta+a")
