@@ -60,7 +60,7 @@ globalThis.xentMoving = (() => {
         splits: [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13],
         values: ["A", "B", "C", "A", "B", "C", "Σ", "A", "B", "C", "Σ"],
       },
-      y: { range: [-0.5, 2.3], label: "probability, or nats" },
+      y: { range: [-0.5, 2.9], label: "probability, or nats" },
       state({ first, second, third }) {
         const p = [0.6, 0.3, 0.1];
         const q = f.softmax([first, second, third]);

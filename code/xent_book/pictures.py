@@ -378,14 +378,14 @@ def draw_map(fig: Figure) -> None:
             to = f"chapters/{files[chapter - 1]}.html"
             ax.text(0.35, chapter, f"{chapter}  {title}", va="center", url=to)
             if chapter in ENTRIES:
-                ax.text(9.6, chapter, f"◂ {ENTRIES[chapter]}", va="center", ha="right", style="italic")
+                ax.text(10.0, chapter, f"◂ {ENTRIES[chapter]}", va="center", ha="right", style="italic")
             for needed in NEEDS.get(chapter, []):
                 curve = f"arc3,rad={0.9 if chapter - needed == 1 else 0.45}"
                 bend = {"arrowstyle": "->", "color": colour, "connectionstyle": curve}
                 ax.annotate("", (-0.1, chapter - 0.12), (-0.1, needed + 0.12), arrowprops=bend)
-        ax.plot([9.9, 9.9], [first - 0.35, chapter + 0.35], color=colour, lw=3)
-        ax.text(10.2, (first + chapter) / 2, roman, va="center", fontsize=11)
-    ax.set(xlim=(-3.2, 10.8), ylim=(16.6, 0.4))
+        ax.plot([10.3, 10.3], [first - 0.35, chapter + 0.35], color=colour, lw=3)
+        ax.text(10.6, (first + chapter) / 2, roman, va="center", fontsize=11)
+    ax.set(xlim=(-3.6, 11.2), ylim=(16.6, 0.4))
     ax.axis("off")
 
 

@@ -117,7 +117,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
 
 
 # The figures whose bars can be pulled, and their axes.
-BARS = {"softmax": (0.4, 4.6, 0, 1), "divergence": (0.3, 13.7, -0.5, 2.3)}
+BARS = {"softmax": (0.4, 4.6, 0, 1), "divergence": (0.3, 13.7, -0.5, 2.9)}
 PAGES = {
     name: path.relative_to(ROOT).with_suffix(".html").as_posix()
     for path in [ROOT / "index.md", *(ROOT / "chapters").glob("*.ipynb")]

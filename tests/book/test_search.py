@@ -45,11 +45,23 @@ def one_name(site: Path) -> dict[str, str]:
     return first
 
 
+def ids(site: Path) -> set[str]:
+    """Return all places of the site that have an address."""
+    pages = site.rglob("*.html")
+    return {
+        f"{p.stem}#{name}"
+        for p in pages
+        for name in re.findall('id="([^"]+)"', p.read_text(encoding="utf-8"))
+    }
+
+
 @pytest.mark.parametrize("kind", ASKED)
 def test_forty_queries_lead_to_their_sections(page: Page, built_site: Path, kind: str) -> None:
     places, least = ASKED[kind]
     asked, first = QUERIES[kind], one_name(built_site)
     assert len(asked) == 40
+    names = {name for addresses in asked.values() for name in addresses if "#" in name and "*" not in name}
+    assert names <= ids(built_site)  # or nothing could lead there
     missed = {}
     for words, addresses in page.evaluate(FOUND, list(asked)).items():
         found = [re.sub(r".*/([^/]+)[.]html", r"\1", address) for address in addresses[:places]]
