@@ -72,7 +72,7 @@ class Trial:
         upstream = np.ones_like(upstream) if even else upstream
         want = np.stack([self.law.slopes(x, t, upstream, d) for d in directions])
         seen = np.stack([(gradient * d).reshape(len(x), -1).sum(-1) for d in directions])
-        if self.law.axis:  # rows share a softmax
+        if self.law.axis or want.shape != seen.shape:  # rows share a softmax, or the batch is a single row
             want, seen = want.sum(-1, keepdims=True), seen.sum(-1, keepdims=True)
         there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=least)
         return float(
