@@ -368,6 +368,15 @@ TABLE: dict[str, tuple[Loss, tuple[Any, ...], dict[str, Any] | str]] = {
         (beyond(100, lambda z, y: ce(z.bfloat16(), y).double()), (), FEW + "100, wrong at 101"),
     "float16": (ce, (drawn(9, 4).half(), Y9), {"batch": "in float16"}),
     "bfloat16": (ce, (drawn(9, 4).bfloat16(), Y9), {"batch": "in bfloat16"}),
+    **{f"{t}, inside, K = {k}": (lambda z, y, t=t: ce(z.to(t), y).float(), batch(30, k), {"precision": str(t)[6:]})
+       for t in (torch.float16, torch.bfloat16) for k in (4, 30)},
+    **{f"{t}, inside, times {c}":
+       (lambda z, y, t=t, c=c: (c * ce(z.to(t), y)).float(), batch(30, 30), {"precision": str(t)[6:], "factor": c})
+       for t, c in ((torch.float16, 1.01), (torch.bfloat16, 1.03))},
+    "float8": (lambda z, y: ce(z.float(), y), (drawn(9, 4).to(torch.float8_e4m3fn), Y9), {"batch": "in float8"}),
+    "options of all names": (lambda z, y, x=1, t=1, first=1, label=-100: ce(z, y), batch(9, 4), {}),
+    "one row": (ce, (drawn(5), torch.tensor(3)), {"batch": "your batch, 5 in float32"}),
+    "no rows": (ce, (drawn(0, 5), Y9[:0]), "not predicted: it has no rows"),
     "NumPy": (xent.cross_entropy, (np.random.default_rng(0).normal(size=(9, 4)), np.arange(9) % 4), {}),
     "lists": (xent.cross_entropy, ([[0.1, 0.2, 1.0]] * 3, [0, 1, 2]), {"batch": "3 x 3"}),
     "arrays or tensors": (

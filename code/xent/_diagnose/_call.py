@@ -162,7 +162,7 @@ class Caller:
                 return self.loss(**dict(zip(self.names, pair, strict=True)), **options)
             return self.loss(*pair, **options)
 
-    def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
+    def __call__(self, first: Array, second: Array, /, **options: Any) -> Array | None:
         named = {k: self.copy(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         given = [self.copy(*a) for a in zip((first, second), self.own or (None, None), strict=True)]
         # A loss that writes into its arguments does so at once, or where labels are to be left out.

@@ -349,6 +349,8 @@ class Law:
 
     def value(self, x: Array, t: Array, ndim: int) -> Array:
         """What the loss returns, with `ndim` axes."""
+        if not x.size:
+            raise Unpredictable("it has no rows")
         try:
             each = self.parts(x, t, not self.binary and ndim == x.ndim > 1)
         except (ValueError, IndexError) as error:  # arrays that do not fit together

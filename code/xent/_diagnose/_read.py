@@ -73,7 +73,7 @@ class Reader(Trial):
     def one_hot(self, labels: Any, k: int = 0) -> Array:
         return np.asarray(np.asarray(labels)[:, None] == np.arange(k or self.k), float)
 
-    def seen(self, pairs: Iterable[Pair], **options: Any) -> Seen:
+    def seen(self, pairs: Iterable[Pair], /, **options: Any) -> Seen:
         """Batches with what they cost; none where one is refused."""
         found = [(x, t, self.call(x, t, **options)) for x, t in pairs]
         good = [(x, t, v) for x, t, v in found if v is not None]
@@ -227,13 +227,13 @@ class Reader(Trial):
             sides[[int(y) for y in law.left_out]] = 0.0
             found["class_weights"] = figures(sides / level)
         sums, by_k = law.mean == "a sum", law.by_k
-        close = near if self.coarse else 1e-5 if self.dtype == "float64" else 1e-4
+        close = {"float64": 1e-5, "float32": 1e-4, "float16": 3e-3, "bfloat16": 1.5e-2}[self.dtype]
         unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < close), "")
         mean_over = "the sum of weights" if law.weighed else "N*K" if by_k else "N"
         return found | {
             "reduction": "none" if self.ndim else "sum" if sums else "mean",
             "denominator": ("K" if by_k else "nothing") if sums else mean_over,
-            "unit": unit or "nats", "factor": 1.0 if unit else float(f"{level:.6g}"),
+            "unit": unit or "nats", "factor": 1.0 if unit else float(f"{level:{'.3g' if self.coarse else '.6g'}}"),
         }  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------- targets
@@ -313,7 +313,7 @@ class Reader(Trial):
     def divided(self, valid: bool) -> str:
         return f", divides by {'the valid ones' if valid else 'N'}" * (self.law.mean != "a sum")
 
-    def ask_label(self, label: int, **options: Any) -> str:
+    def ask_label(self, label: int, /, **options: Any) -> str:
         """What a row with this label does beside an ordinary one, in one sequence if it takes sequences alone."""
         x, t = self.rows(3, 41)
         shape, law = self.asking.shape, self.law

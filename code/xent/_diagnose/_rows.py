@@ -73,7 +73,7 @@ class Call:
         """Rows (n, K) and targets (n, K) as they are passed."""
         return SHAPES[self.shape](x, FORMS[self.form](np.asarray(t)))
 
-    def laid(self, x: Array, t: Array, **options: Any) -> Array | None:
+    def laid(self, x: Array, t: Array, /, **options: Any) -> Array | None:
         x, t = np.ascontiguousarray(x), np.ascontiguousarray(t)
         return self.caller(*((x, t) if self.order == "prediction" else (t, x)), **options)
 
@@ -159,7 +159,8 @@ class Data:
         places = np.linspace(0, len(self.x) - 1, 16).astype(int)
         x, t = self.x[places], self.t[places]
         mantissa, exponent = np.frexp(x)
-        even = np.ldexp(np.round(256 * mantissa) / 256, exponent)  # bfloat16 has these, and rounds back to them
+        # Numbers that bfloat16 has; it rounds what is near back to them.
+        even = np.ldexp(np.round(256 * mantissa) / 256, exponent)
         for name, step, at in (("float64", 1e-11, x), ("float32", 6e-6, x), ("float16", 1.3e-3, even)):
             moved = at * (1 + step * rng.choice([-1.0, 1.0], x.shape))
             here = self.call.units(at, t, self.copies) if at is even else self.u[places]

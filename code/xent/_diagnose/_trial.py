@@ -30,7 +30,7 @@ class Trial:
     def ordered(self, x: Array, t: Array) -> list[Array]:
         return [x, t] if self.law.first == "prediction" else [t, x]
 
-    def call(self, x: Array, t: Array, **options: Any) -> Array | None:
+    def call(self, x: Array, t: Array, /, **options: Any) -> Array | None:
         return self.caller(*self.ordered(x, t), **options)
 
     def near(self, seen: Array | None, want: Array, x: Array) -> bool:
@@ -170,7 +170,7 @@ class Trial:
         wrong.
         """
         x, t, law, trial = np.asarray(to_numpy(own[0]), float), to_numpy(own[1]), self.law, self.beside(own)
-        name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape)} in {dtype_name(own[0])},"
+        name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape) or 'one number'} in {dtype_name(own[0])},"
         seen, said = trial.call(x, t), trial.caller.said
         if seen is None and self.caller.arrays != trial.caller.arrays:
             trial = self
@@ -186,7 +186,7 @@ class Trial:
         if not trial.near(seen, want, x):
             follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
             return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
-        if gradient.startswith((THATS_IT, NAT, UNKNOWN)):
+        if gradient.startswith((THATS_IT, NAT, UNKNOWN)) and dtype_name(own[0]) in CLOSE:
             gradient = trial.whole_gradient(x, t, gradient)
         told["batch"] = (
             f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted{misread(law, x, t)}"
