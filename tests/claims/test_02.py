@@ -209,7 +209,7 @@ SHARES = [np.arange(1, k + 1) ** float(power) for k in (2, 3, 10) for power in (
 
 
 @claim(
-    "If it settles at the loss of a model that ignores",
+    "If it settles at the loss of predicting only the classes' shares",
     on=SHARES,
     but_not={"labels in order": (SHARES[0], True), "log K for unequal classes": (SHARES[1], False, True)},
 )

@@ -429,7 +429,7 @@ def test_no_entry_exceeds_one(z: Any, t: Any, of: Any = np.subtract) -> None:
 
 
 @claim(
-    "PyTorch records the forward pass ... without the record.",
+    "PyTorch records what is computed from a weight ... `.grad`.",
     on=[("SGD", 1), ("SGD", 2), ("SGD", 4)],
     but_not={"Adam": ("Adam", 2), "a decay": ("decay", 2)},
 )

@@ -389,7 +389,7 @@ def test_what_each_group_of_certify_catches(loss: Callable[..., Any], t: Array, 
 
 @claim(
     "06",
-    "With distributions as targets PyTorch computes 0 · ∞ too.",
+    "With distributions as targets, PyTorch computes 0 · ∞ too.",
     on=[(k, dtype) for k in (2, 3, 100) for dtype in (np.float32, np.float64)],
     but_not={"no zero": (3, np.float64, 0.01)},
 )

@@ -632,7 +632,7 @@ def test_weights_multiply_the_odds(p: float, w: float, option: Any = None) -> No
 
 
 @claim(
-    "Leaving it out just before the loss is too late if the layer's input has them",
+    "Leaving it out just before the loss is too late if the layer's input contains such values",
     on=[math.nan, math.inf],
     but_not={"rows left out before the layer": (math.nan, True)},
 )

@@ -141,13 +141,13 @@ def test_the_front_page_has_the_intervals() -> None:
     found = {arm: f"{speech(arm).mean():.0f} ± {speech(arm).std(ddof=1):.0f}" for arm in ("B=1", "constant")}
     said = (
         f"speeches of {found['B=1']} characters, and of {found['constant']} with a constant denominator",
-        f"says {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above, and the 95 % interval of "
-        "their ratio holds what it says",
+        f"predicts {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above these, and the 95 % "
+        "interval of their ratio contains the predicted ratio",
     )
     shares = [-round(shorter(writers, "B=1").mean()) for writers in (2, 1)]
     said += (
         f"are {shares[0]} % shorter with one text to a denominator",
-        f"and {shares[1]} % where there is one",
+        f"and {shares[1]} % shorter if there is only one kind",
     )
     for page in ("index.md", "README.md"):
         text = (EXPERIMENTS.parent / page).read_text(encoding="utf-8")
@@ -396,7 +396,7 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 @pytest.mark.claim(
     "rewards",
     "Under expected steps a constant should have kept these lengths",
-    "with each reply's length they ended longer than right ones",
+    "with each reply's length as the divisor they ended longer than right ones",
     "With drawn replies and the rate that learns fastest",
 )
 def test_nothing_holds_a_free_policy() -> None:
@@ -460,9 +460,9 @@ def group(recipe: str) -> str:
 @pytest.mark.claim(
     "rewards",
     "The lines fall into four groups",
-    "An error near 3 is a gradient four times",
+    "An error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, exact for its blocks of one length",
+    "nanoGPT, which is exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
     "divide a short window by the steps that it should have had",
     "so does a subclass whose `compute_loss` returns a mean",
@@ -586,15 +586,16 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one text of its own for each meaning they gain about four fifths ... these lead by about a tenth",
+    "Along one text of its own for each meaning they gain about four fifths ... these labels lead by about a tenth",
     "students of its distributions came within about a tenth",
-    "distributions along texts of its own did about nine tenths",
+    "distributions along texts of its own achieved about nine tenths",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
 
     def as_all_labels(*cell: Any) -> None:
-        within(less(cell, ("labels", ALL)), -0.06, 0.06)
+        within(less(cell, ("labels", ALL)), -0.05, 0.0)
+        assert less(cell, ("labels", ALL)).mean() == pytest.approx(-0.02, abs=0.01)
 
     other = {
         "texts": PLAIN, "labels for 20 %": ("labels", PART), "labels": LABELS_5, "the teacher": ("teacher", ALL)
@@ -632,11 +633,10 @@ def test_a_larger_student() -> None:
     "The prompts without answers are worth about two fifths of that.",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
     "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
-    "For the same texts, distributions are worth about another fifth ... make up for about half of it",
+    "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "Eight probabilities and a bucket lose somewhat less than a tenth",
     "eight words and a bucket lost a third of what distributions gain over texts",
     "which here cost part of the gain",
-    "Its texts as labels, its distributions along the few answers",
 )
 def test_where_the_gain_comes_from() -> None:
     def gains(cell: Cell, low: float, high: float, over: Cell = LABELS_5) -> None:
@@ -672,13 +672,13 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With Jensen-Shannon and the reverse divergence people's answers cost ... at the model's own best temperature.",
-    "They are sharper, and what they write misses two fifths fewer slots",
-    "at half the temperature the lead falls from a twentieth of the slots to less than a hundredth.",
+    "With the Jensen-Shannon divergence people's answers cost ... a quarter of a nat or more.",
+    "These students are sharper, and what they write misses about a third fewer slots",
+    "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
     "the reverse divergence and Jensen-Shannon make ... too sure",
     "on-policy steps from the student of labels did not catch up",
-    "On-policy steps gain no nats over the teacher's texts ... for about four times the tokens scored",
+    "On-policy steps gain no nats over the teacher's texts ... about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def even(*cell: Any) -> None:
@@ -696,12 +696,12 @@ def test_on_policy_and_sharpness() -> None:
         part = less(cell, WARM, "missed") / np.array(
             [distilled(WARM, "missed")[s] for s in sorted(distilled(cell))]
         )
-        assert part.mean() == pytest.approx(0.4, abs=0.05)
+        assert part.mean() == pytest.approx(1 / 3, abs=0.05)
 
     def shrinks(*cell: Any) -> None:
-        within(less(cell, WARM, "missed"), 0.035, 0.065)
-        above(less(cell, WARM, "missed_half"))
-        assert less(cell, WARM, "missed_half").mean() < 0.01
+        within(less(cell, WARM, "missed"), 0.02, 0.06)
+        assert less(cell, WARM, "missed").mean() == pytest.approx(0.04, abs=0.005)
+        assert 0 < less(cell, WARM, "missed_half").mean() < 0.01
 
     labels = {"labels": LABELS_5}
     holds(even, FORWARD, but_not={arm: (arm, FEW) for arm, _ in SHARP} | labels)
