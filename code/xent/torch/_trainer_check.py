@@ -129,16 +129,14 @@ def _hugging_face(
             loss = trainer.compute_loss(model, trainer._prepare_inputs(seen(batch)))
         loss.mean().backward()
 
-    counts = None
-    if _labels(mine[0]) >= 0:
-        counts = check.in_all_ways([seen(batch)["labels"] != IGNORED for batch in parts])
-    if counts is not None and writes:
-        # Causal, all of them: the Trainer counts after the shift.
+    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(mine[0]) >= 0 else None
+    also = {}
+    if writes:  # causal, all of them: the Trainer counts after the shift
         given = [_labels({"labels": batch["labels"][:, 1:]}) for batch in parts]
-        counts["labels of the loader's batch, before the reply was generated"] = np.asarray(given, np.float64)
+        also["labels of the loader's batch, before the reply was generated"] = np.array(given, np.float64)
     # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
     plain = reference if _is_a_mean(model, reference, parts, whole) else None
-    return check.compare(model, everyone, mine, whole, step, plain, counts, tolerance)
+    return check.compare(model, everyone, mine, whole, step, plain, masks, tolerance, also=also)
 
 
 def _hugging_face_window(
@@ -245,10 +243,8 @@ def _lightning(
 
     # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
     plain = reference if not automatic or _is_a_mean(module, reference, mine, whole) else None
-    counts = None
-    if _labels(mine[0]) >= 0:
-        counts = check.in_all_ways([batch["labels"] != IGNORED for batch in mine])
-    return check.compare(module, [mine], mine, whole, step, plain, counts, tolerance)
+    masks = [batch["labels"] != IGNORED for batch in mine] if _labels(mine[0]) >= 0 else None
+    return check.compare(module, [mine], mine, whole, step, plain, masks, tolerance)
 
 
 class _Manual:
