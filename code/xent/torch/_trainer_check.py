@@ -144,13 +144,12 @@ def _hugging_face_window(
 ) -> tuple[list[list[Any]], list[Any], Any]:
     """Return the micro-batches of all ranks, this rank's, and the same examples in one batch."""
     collate, read = trainer.data_collator, list[list[Any]]()  # the examples of each micro-batch
-    own = batches is None
 
     def remember(examples: list[Any]) -> Any:
         read.append(copy.deepcopy(examples))
         return collate(examples)
 
-    if own:
+    if batches is None:
         # No other process reads ahead, or examples are collated out of sight.
         alone = {"dataloader_num_workers": 0, "dataloader_persistent_workers": False}
         stack.enter_context(_kept(trainer.args, **alone, dataloader_prefetch_factor=None))
@@ -159,7 +158,7 @@ def _hugging_face_window(
     mine, chosen = _window(batches, trainer.args, "gradient_accumulation_steps")
     rows = [read[i] for i in chosen if i < len(read)]
     # Others come where it masks at random, or another process deals the examples out.
-    known = own and _alike([collate(copy.deepcopy(some)) for some in rows], mine)
+    known = _alike([collate(copy.deepcopy(some)) for some in rows], mine)
     everyone = check.exchange((mine, rows if known else None), None, ranks_of())
     parts = [batch for theirs, _ in everyone for batch in theirs]
     whole = None
