@@ -295,6 +295,13 @@ LOOPS: dict[str, Row] = {
     "causal, before the shift, labels as they are": (
         RAGGED, sums_over(total, causal), {"reference": causal_plain, "targets": 1}, False,
         "^the right .* divided by the 24 labels before the shift, not by the 16 targets"),
+    "causal, padding counted, labels as they are": (
+        RAGGED, sums_over(lambda b: sum(y[:, 1:].numel() for _, y in b), causal),
+        {"reference": causal_plain, "targets": 1}, False,
+        r"divided by the 40 positions \(padding too\), not by the 16 targets$"),
+    "by sequences that have targets": (
+        EMPTY, sums_over(lambda b: sum(int((y != IGNORED).any(1).sum()) for _, y in b)), PLAIN, False,
+        "divided by the 6 sequences, not by the 22 targets$"),
     "causal, right, labels as they are": (
         RAGGED, sums_over(lambda b: sum(map(after, b)), causal), {"reference": causal_plain, "targets": 1}, True,
         WHOLE),
