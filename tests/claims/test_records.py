@@ -55,7 +55,7 @@ def test_a_third_of_the_length() -> None:
         assert ratio("B=1").mean() > 0.9
 
 
-@pytest.mark.claim("11", "Buckets of similar length do nearly the same to micro-batches of 16.")
+@pytest.mark.claim("11", "With micro-batches of 16, buckets of similar length have nearly the same effect.")
 def test_buckets() -> None:
     def says(arm: str) -> None:
         found, one, sixteen = (speech(a) for a in (arm, "B=1", "B=16"))
@@ -238,7 +238,11 @@ def test_the_forecasts_of_restaurants() -> None:
     )
 
 
-@pytest.mark.claim("11", "With two writers, 1 and 4 texts and buckets exclude", "1 text and buckets do")
+@pytest.mark.claim(
+    "11",
+    "With two writers, the intervals of 1 text, 4 texts and buckets exclude",
+    "the intervals of 1 text and buckets exclude the first forecast",
+)
 def test_which_forecasts_of_restaurants_fail() -> None:
     """Of all that a prompt tells, and of nothing of it."""
 
@@ -260,7 +264,7 @@ def test_terse_texts_gain() -> None:
 
 
 @pytest.mark.claim("11", "with 64 texts per denominator no change is visible")
-@pytest.mark.claim("11", "Clipping at 1.0 concerns")
+@pytest.mark.claim("11", "Clipping at 1.0 affects")
 def test_what_is_not_seen_in_restaurants() -> None:
     def at_most(most: float) -> None:
         shares = [described(w, a, "clipped", clip=True) for w in (1, 2) for a in ("constant", "B=1")]
@@ -272,8 +276,8 @@ def test_what_is_not_seen_in_restaurants() -> None:
     holds(unseen, shorter(1, "B=64"), shorter(2, "B=64"), *clipped, but_not=seen)
 
 
-@pytest.mark.claim("11", "change by no visible amount")
-@pytest.mark.claim("11", "the interval of the constant arm with one writer holds this length")
+@pytest.mark.claim("11", "changes by no visible amount")
+@pytest.mark.claim("11", "the interval of the constant arm with one writer contains this length")
 def test_what_else_is_seen_of_restaurants() -> None:
     def alike(key: str) -> None:
         for writers in (1, 2):
@@ -335,7 +339,7 @@ def test_the_end_hardly_shows_it() -> None:
     )
 
 
-@pytest.mark.claim("11", "It costs held-out texts of people")
+@pytest.mark.claim("11", "One text per denominator costs held-out human texts")
 def test_what_it_costs() -> None:
     def dearer(arm: str, writers: int, least: float, most: float) -> None:
         change = described(writers, arm, "nats") - described(writers, "constant", "nats")
