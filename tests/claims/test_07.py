@@ -290,7 +290,7 @@ def test_zero_rows_are_label_smoothing_by_a_half(padding: bool, classes: int, ra
 
 @claim(
     "07",
-    "Under gradient descent on a linear layer the term 1/K ... (Hidden layers would feel it.)",
+    "Under gradient descent on a linear layer, the term 1/K ... (Hidden layers would feel it.)",
     on=[False],
     but_not={"a hidden layer": True},
 )

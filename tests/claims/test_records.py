@@ -140,13 +140,13 @@ def test_the_front_page_has_the_intervals() -> None:
     """index.md and README: means and standard deviations over the seeds, and theory's lengths."""
     found = {arm: f"{speech(arm).mean():.0f} ± {speech(arm).std(ddof=1):.0f}" for arm in ("B=1", "constant")}
     said = (
-        f"speeches of {found['B=1']} characters, and of {found['constant']} with a constant denominator",
+        f"speeches of {found['B=1']} characters; with a constant denominator, it writes speeches of {found['constant']}",
         f"predicts {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above these, and the 95 % "
         "interval of their ratio contains the predicted ratio",
     )
     shares = [-round(shorter(writers, "B=1").mean()) for writers in (2, 1)]
     said += (
-        f"are {shares[0]} % shorter with one text to a denominator",
+        f"one text per denominator makes the texts {shares[0]} % shorter",
         f"and {shares[1]} % shorter if there is only one kind",
     )
     for page in ("index.md", "README.md"):
@@ -503,7 +503,7 @@ def group(recipe: str) -> str:
     "GPT-2's `loss_type` is None, so",
     "nanoGPT, which is exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
-    "divide a short window by the steps that it should have had",
+    "divide a short window by the number of steps that it should have had",
     "so does a subclass whose `compute_loss` returns a mean",
 )
 @RECIPES
