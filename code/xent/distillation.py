@@ -590,15 +590,17 @@ def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     return np.moveaxis(array, axis, -1), axis
 
 
-def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str) -> None:
+def check_top_k(
+    ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str, refuse_where: Any = check.refuse_where
+) -> None:
     """Refuse classes, sorted, that repeat, or masses above one; arrays and tensors alike."""
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    check.refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
+    refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
     slack = check.sum_tolerance(dtype, ordered.shape[-1])
     expected = f"log-probabilities whose exponentials sum to at most one (within {slack:.2g} for {dtype})"
-    check.refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
+    refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
     if treatment.startswith("renormalised"):
-        check.refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
+        refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
 
 
 def above_zero(value: Any, name: str) -> float:

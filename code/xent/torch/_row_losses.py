@@ -351,11 +351,12 @@ def done_again(
     work: Tensor,
     least: float | None = None,
 ) -> Tensor:
-    """Do the rows whose losses are below `least`, or without it those that are not finite, again, by another kernel."""
-    if math.isfinite(losses.sum().item()) if least is None else losses.amin().item() >= least:
+    """Do the rows whose losses are not finite, or below `least`, again, by another kernel."""
+    # The root of what is negative is nan, so that one number says both.
+    if math.isfinite((losses if least is None else (losses - least).sqrt_()).sum().item()):
         return losses
-    right = losses.isfinite() if least is None else losses >= least
-    some = (~right).nonzero().squeeze(-1)
+    wrong = ~losses.isfinite() if least is None else ~(losses >= least) | losses.isinf()
+    some = wrong.nonzero().squeeze(-1)
     if len(some) == len(z):
         return kernel(z, beside, factor, out, work)
     rows, by = z[some], factor[some] if isinstance(factor, Tensor) and factor.ndim else factor
