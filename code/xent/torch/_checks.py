@@ -40,7 +40,12 @@ class Asked:
 
     def refuse_where(self, wrong: Tensor, *told: Any, **how: Any) -> None:
         """As `check.refuse_where`."""
-        self.ask((wrong.any(),), lambda any: any and check.refuse_where(wrong, *told, **how))
+
+        def answer(found: bool) -> None:
+            if found:
+                check.refuse_where(wrong, *told, **how)
+
+        self.ask((wrong.any(),), answer)
 
     def read(self, *more: Tensor) -> list[float]:
         """Have answered what was asked, and return more numbers."""

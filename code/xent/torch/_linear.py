@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -20,7 +20,7 @@ from ._distillation import mixture
 from ._divergence import Coarse, Divergence
 from ._linear_step import LinearLoss, refuse_transforms
 from ._losses import chosen
-from ._reduction import wide
+from ._reduction import concrete, wide
 from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
 
 
@@ -416,6 +416,7 @@ def _reduced(
         tensors = tuple(_cast(x, cast) for x in tensors)
         teacher = tuple(_cast(x, cast) for x in teacher)
     h, *rest = tensors
+    terms = replace(terms, checked=concrete(*beside))
     each = asked.reduction == "none"
     result: Tensor = LinearLoss.apply(
         each, form, terms.text(), len(teacher), _matrix(h), *rest, factor.contiguous(), *teacher, *beside

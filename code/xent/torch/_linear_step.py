@@ -54,7 +54,7 @@ def linear_loss(
     results = losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = (factor != 0).any(0).nonzero().squeeze(1)
     asked = Asked()
-    for name, indices in terms.indices([*teacher[:1], *beside]):
+    for name, indices in () if terms.checked else terms.indices([*teacher[:1], *beside]):
         in_range(indices if len(active) == len(hidden) else indices[active], name, classes, asked)
     asked.read()
     size, step = _sizes(hidden.device.type, classes, len(teacher) > 0)

@@ -263,22 +263,23 @@ class Terms:
     shares: tuple[float, ...] | None = (1.0,)
     softcap: float | None = None
     temperature: float = 1.0
+    checked: bool = False  # whether class indices are known to be some
 
     @classmethod
     @functools.lru_cache(64)
     def of(cls, text: str) -> Terms:
         kinds = {kind.__name__: kind for kind in RowLoss.__subclasses__()}
-        shares, softcap, temperature, *parts = ast.literal_eval(text)
-        return cls(tuple(kinds[name](*settings) for name, *settings in parts), shares, softcap, temperature)
+        *own, parts = ast.literal_eval(text)
+        return cls(tuple(kinds[name](*settings) for name, *settings in parts), *own)
 
     def text(self) -> str:
         """Write down what makes these, as a literal of Python; in terms that `torch.compile` can follow."""
-        text = f"{self.shares!r}, {self.softcap!r}, {self.temperature!r}"
+        text = f"[{self.shares!r}, {self.softcap!r}, {self.temperature!r}, {self.checked!r}, ["
         for part in self.parts:
             names: tuple[str, ...] = type(part).__match_args__  # type: ignore[attr-defined]
             settings = "".join(f", {getattr(part, name)!r}" for name in names)
-            text += f", ({type(part).__name__!r}{settings},)"
-        return f"[{text}]"
+            text += f"({type(part).__name__!r}{settings},), "
+        return f"{text}]]"
 
     @property
     def arrays(self) -> int:
