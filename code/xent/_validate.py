@@ -18,10 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 F = TypeVar("F", bound=Callable[..., Any])
 Reduction = Literal["none", "sum", "mean"]
 Settings: TypeAlias = tuple[Reduction, float | None]  # `reduction` and `denominator`, checked
+Each: TypeAlias = Literal["none"]
+Total: TypeAlias = Literal["sum", "mean"]
 Floats = NDArray[np.floating[Any]]
+Number: TypeAlias = np.floating[Any]
 #: What functions of arrays return: a number, where there is one target or the losses are reduced, or an array of them.
-#: Not overloads on `reduction`: these would write down each of eleven signatures twice more.
-Values: TypeAlias = np.floating[Any] | Floats
+#: A loss says which by overloads on `reduction`; that of one target, which is a number too, passes for an array there.
+Values: TypeAlias = Number | Floats
 Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")

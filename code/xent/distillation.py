@@ -21,14 +21,14 @@ The teacher is a constant: nothing here differentiates with respect to v. The me
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, over_rows
-from ._validate import Floats, Reduction, Values
+from ._validate import Each, Floats, Number, Reduction, Total, Values
 from ._walk import differentiate_rows, labels_and_weights, reduce_rows
 from .losses import cross_entropy
 
@@ -50,6 +50,36 @@ DIRECTIONS = ("forward", "reverse", "jsd")
 TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 
+class _Rows(TypedDict, total=False):
+    axis: int
+    sample_weight: ArrayLike | None
+    denominator: float | None
+
+
+class _TopK(_Rows, total=False):
+    treatment: Treatment
+
+
+class _Heat(_Rows, total=False):
+    temperature: float
+    scale: Scale
+    direction: Direction
+    beta: float
+
+
+class _Mixed(_Heat, total=False):
+    alpha: float
+    ignore_index: int | None
+
+
+@overload
+def distillation_loss(
+    student_logits: ArrayLike, teacher_logits: ArrayLike, *, reduction: Each, **how: Unpack[_Heat]
+) -> Floats: ...
+@overload
+def distillation_loss(
+    student_logits: ArrayLike, teacher_logits: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Heat]
+) -> Number: ...
 def distillation_loss(
     student_logits: ArrayLike,
     teacher_logits: ArrayLike,
@@ -207,6 +237,24 @@ def distillation_gradient(
     return differentiate_rows(rows, axis, w, settings, dtype=dtype, student_logits=z, teacher_logits=v)
 
 
+@overload
+def mixed_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_Mixed],
+) -> Floats: ...
+@overload
+def mixed_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_Mixed],
+) -> Number: ...
 def mixed_loss(
     student_logits: ArrayLike,
     teacher_logits: ArrayLike,
@@ -253,8 +301,8 @@ def mixed_loss(
     heat: dict[str, Any] = {"temperature": temperature, "scale": scale, "direction": direction, "beta": beta}
     student, axis = check.logits_array(student_logits, "student_logits", axis)
     _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
-    soft = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
-    hard = cross_entropy(
+    soft: Values = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
+    hard: Values = cross_entropy(
         student.astype(soft.dtype), targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
     kind = soft.dtype.type
@@ -268,6 +316,24 @@ def mixed_loss(
         return kind(1 - alpha) * hard + kind(alpha) * soft
 
 
+@overload
+def top_k_loss(
+    student_logits: ArrayLike,
+    top_log_probs: ArrayLike,
+    top_indices: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_TopK],
+) -> Floats: ...
+@overload
+def top_k_loss(
+    student_logits: ArrayLike,
+    top_log_probs: ArrayLike,
+    top_indices: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_TopK],
+) -> Number: ...
 def top_k_loss(
     student_logits: ArrayLike,
     top_log_probs: ArrayLike,
@@ -439,6 +505,24 @@ def sample_targets(
     return np.moveaxis(indices, -1, axis), np.moveaxis(drawn, -1, axis)
 
 
+@overload
+def sampled_loss(
+    student_logits: ArrayLike,
+    indices: ArrayLike,
+    importance_weights: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_Rows],
+) -> Floats: ...
+@overload
+def sampled_loss(
+    student_logits: ArrayLike,
+    indices: ArrayLike,
+    importance_weights: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_Rows],
+) -> Number: ...
 def sampled_loss(
     student_logits: ArrayLike,
     indices: ArrayLike,
