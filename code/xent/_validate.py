@@ -7,10 +7,11 @@ what came and what was expected.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,6 +116,18 @@ def in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np
 
 
 # What follows takes arrays and tensors alike: with these operators both mean the same.
+
+
+def named_axis(function: F) -> F:
+    """Let a function, where PyTorch's has `dim`, say what that is called here."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        if "dim" in named:
+            raise TypeError(f"axis: expected the class axis under this name, got dim={shown(named['dim'])}")
+        return function(*given, **named)
+
+    return cast(F, called)
 
 
 def class_axis(array: Any, name: str, axis: int) -> int:

@@ -743,6 +743,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
      "proposal_temperature: expected a number > 0 in the range of torch.float32, got 1e+39"),
     (lambda: xt.cross_entropy(T.float(), T_Y, softcap=1e39),
      "softcap: expected a number > 0 in the range of torch.float32, got 1e+39"),
+    *((partial(getattr(package, name), x, dim=1), "axis: expected the class axis under this name, got dim=1")
+      for package, x in ((xent, ROWS), (xt, T)) for name in ("softmax", "log_softmax", "log_sum_exp")),
     (lambda: xt.log_sum_exp(T[:0], axis=0), "x: expected at least one class along axis 0, got shape (0, 3)"),
 ]
 Y3, Z3 = np.array([True, False, True]), np.array([2.0, 1.0, 0.0])

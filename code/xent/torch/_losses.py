@@ -29,11 +29,13 @@ from ._reduction import concrete, reduce_each, reduce_rows
 from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
 
 
+@check.named_axis
 def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.log_sum_exp` on tensors; nan stays nan."""
     return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
 
 
+@check.named_axis
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan.
 
@@ -55,6 +57,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     return nats if base is None else nats / check.unit(base)
 
 
+@check.named_axis
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
