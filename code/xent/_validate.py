@@ -353,6 +353,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= 400 else f"{text[:400]}..."
 
 
+def generator(value: Any) -> np.random.Generator:
+    """Return `rng`."""
+    if not isinstance(value, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(value).__name__}")
+    return value
+
+
 def choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     """Refuse what is none of the choices."""
     if not isinstance(value, str) or value not in choices:

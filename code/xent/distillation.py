@@ -481,8 +481,7 @@ def sample_targets(
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     samples = check.count(samples, "samples")
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    rng = check.generator(rng)
     tau = above_zero(proposal_temperature, "proposal_temperature")
     indices = np.empty((*v.shape[:-1], samples), np.intp)
     drawn = np.empty(indices.shape)
