@@ -89,6 +89,17 @@ def say_temperature(temperature: float, classes: float) -> list[str]:
     return [text(float(value), 4) for value in (*soft, label, *(s / label for s in soft))]
 
 
+def say_gap(smoothing: float, gap: float, classes: float) -> list[str]:
+    size = 10 ** round(classes) if classes else 2
+    z = np.append(gap, np.zeros(size - 1))
+    yours = [text(xent.softmax(z)[0], 4), text(xent.cross_entropy(z, 0, label_smoothing=smoothing), 4)]
+    if not smoothing:
+        return ["no gap is best", *yours]
+    target = (1 - smoothing) * np.eye(1, size)[0] + smoothing / size
+    best = np.log(target[0] / target[1]), target[0], information.entropy(target)
+    return [*(text(float(value), 4) for value in best), *yours]
+
+
 def say_pull(logit: float, shift: float) -> list[str]:
     z = np.append(pictures.SIX_Z[:5], logit) + shift
     slope = gradients.binary_cross_entropy_gradient(z, pictures.SIX_Y, reduction="none")
@@ -111,6 +122,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "divergence": say_divergence,
     "tilt": say_tilt,
     "own-lengths": say_own_lengths,
+    "gap": say_gap,
     "pull": say_pull,
     "temperature": say_temperature,
 }
@@ -183,7 +195,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
     unset = ink(figure)
-    assert ("What do you expect?" in figure.locator("output").inner_text()) == (name == "pull")
+    assert ("What do you expect?" in figure.locator("output").inner_text()) == (name in ("gap", "pull"))
     says, sliders = figure.locator("output"), figure.locator("input[type=range]").all()
     sliders[0].press("ArrowLeft")
 
