@@ -174,8 +174,7 @@ def draw_bench(fig: Figure) -> None:
     ways = (("torch", plots.ORANGE, "o"), ("scipy", plots.BLUE, "s"), ("keras", plots.GREEN, "D"))
     sizes: dict[str, list[dict[str, Any]]] = {}
     for case in stored("bench/result.json")["cases"]:
-        if (case["dtype"], case["axis"]) == ("float32", -1):
-            sizes.setdefault(f"{case['rows']:,} × {case['classes']:,}", []).append(case["seconds"])
+        sizes.setdefault(f"{case['rows']:,} × {case['classes']:,}", []).append(case["seconds"])
     both = {size: cases for size, cases in sizes.items() if len(cases) == 2}
     for at, cases in enumerate(both.values()):
         for shift, (way, colour, marker) in zip((-0.2, 0.0, 0.2), ways, strict=True):

@@ -8,6 +8,7 @@ tests/book/test_appendices.py fails where tables.md is not what they say.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def times(cases: list[Case]) -> str:
     return table(["logits", "xent, ms", *ways], rows)
 
 
+def memory(cases: list[Case]) -> str:
+    """Say what a call takes beyond the logits, for the cases in which PyTorch's could be told."""
+    cases = [case for case in cases if "torch" in case["memory"]]
+    shares = {
+        way: [f"{100 * x:.0f}" for x in extremes(case["memory"][way] / case["bytes"] for case in cases)]
+        for way in ("xent", "torch", "keras", "scipy", "scikit-learn")
+    }
+    said = [f"{low} to {high}\u00a0% with {way}" for way, (low, high) in shares.items()]
+    return f"Beyond the logits a call needs, of their size, {', '.join(said[:-1])} and {said[-1]}."
+
+
 def tensors(cases: list[Case]) -> str:
     """Return the share of PyTorch's time beside its bound, and the copies of the largest logits."""
     rows: dict[str, list[str]] = {}
@@ -85,22 +97,33 @@ def tensors(cases: list[Case]) -> str:
     return table(["logits", *losses], [[name, *cells] for name, cells in rows.items()])
 
 
+def ends(values: Iterable[float]) -> str:
+    """Return the smallest and the largest value, or the one that both are."""
+    low, high = (f"{value:.1f}" for value in extremes(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def extremes(values: Iterable[float]) -> tuple[float, float]:
+    found = list(values)
+    return min(found), max(found)
+
+
 def copies(cases: list[Case]) -> str:
     """Say how many arrays of the logits' size the losses hold, where they are large enough to tell."""
-    told = [
-        f"{min(held):.1f} to {max(held):.1f} in {dtype} with {way}"
-        for dtype in ("float32", "bfloat16")
-        for way in ("torch", "xent")
-        if (
-            held := [
-                case["memory"][way] / case["bytes"]
-                for case in cases
-                if case["dtype"] == dtype and case["memory"]
-            ]
-        )
-    ]
-    rows, classes = max((case["rows"], case["classes"]) for case in cases if case["memory"])
-    return f"At {rows:,} × {classes:,} the copies of the logits are {', '.join(told[:-1])} and {told[-1]}."
+    told = [case for case in cases if case["memory"]]
+    rows, classes = max((case["rows"], case["classes"]) for case in told)
+
+    def held(way: str) -> str:
+        of = {
+            kind: ends(c["memory"][way] / c["bytes"] for c in told if c["dtype"] == kind)
+            for kind in ("float32", "bfloat16")
+        }
+        return " and ".join(f"{copies} in {kind}" for kind, copies in of.items())
+
+    return (
+        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} such copies at their highest point, "
+        f"those of `xent` {held('xent')}."
+    )
 
 
 # What the losses of linear.json are called.
@@ -165,7 +188,7 @@ def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
     gpu = [case for case in layer["cases"] if case["device"] != "cpu"]
     parts = {
         "setting": setting(result, cpu),
-        "times": times(cases),
+        "times": f"{times(cases)}\n\n{memory(cases)}",
         "tensors": f"{tensors(on_tensors)}\n\n{copies(on_tensors)}",
         "linear": linear(cpu),
         "on a gpu": on_gpu(gpu),
