@@ -118,11 +118,11 @@ def copies(cases: list[Case]) -> str:
             kind: ends(c["memory"][way] / c["bytes"] for c in told if c["dtype"] == kind)
             for kind in ("float32", "bfloat16")
         }
-        return " and ".join(f"{copies} in {kind}" for kind, copies in of.items())
+        return f"{of['float32']} copies in float32 and {of['bfloat16']} in bfloat16"
 
     return (
-        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} such copies at their highest point, "
-        f"those of `xent` {held('xent')}."
+        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} at their highest point, those of `xent` "
+        f"{held('xent')}."
     )
 
 

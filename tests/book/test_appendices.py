@@ -182,4 +182,6 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     on_tensors = tables["tensors"](records[0]["tensors"]["cases"])
     shares = re.findall(r"(\**)([\d.]+)\**\xa0\(([\d.]+)\)", on_tensors)
     assert len(shares) == len(records[0]["tensors"]["cases"])
-    assert all((float(share) > float(most)) == bool(bold) for bold, share, most in shares), "a share like its bound"
+    assert all((float(share) > float(most)) == bool(bold) for bold, share, most in shares), (
+        "a share like its bound"
+    )
