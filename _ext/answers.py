@@ -1,7 +1,7 @@
 """Fields for what an exercise asks for by hand: chapters/answers.toml names the numbers, `_static/page.js` compares.
 
-A number is right within six tenths of a unit of the last digit that the file gives. Where no script runs, and on
-paper, the solution alone answers.
+A number is right within six tenths of a unit of the third decimal, and a fraction is a number. Where no script runs,
+and on paper, the solution alone answers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 def field(name: str, value: str) -> str:
     """Return a field with its label and room for what is said of the answer."""
-    within = 0.6 * 10.0 ** -len(value.partition(".")[2])
     return (
-        f'<label>{html.escape(name)} <input inputmode="text" autocomplete="off" size="9" data-value="{value}" '
-        f'data-within="{within:.1g}"></label> <output></output>'
+        f'<label>{html.escape(name)} <input inputmode="text" autocomplete="off" size="9" data-value="{value}">'
+        "</label> <output></output>"
     )
 
 
@@ -38,7 +37,7 @@ def add_fields(app: Sphinx, doctree: nodes.document) -> None:
             continue
         fields = " ".join(field(name, value) for name, value in numbers.items())
         exercises[label][-1] += nodes.raw(
-            "", f'<p class="answers" hidden>By hand: {fields}</p>', format="html"
+            "", f'<p class="answers" hidden>By hand, to three decimals: {fields}</p>', format="html"
         )
 
 

@@ -199,7 +199,7 @@ globalThis.xentFind = (() => {
   });
 })();
 
-// What an exercise asks for by hand: the field says whether it is right, within what its digits allow.
+// What an exercise asks for by hand: the field says whether it is right, to three decimals.
 for (const box of document.querySelectorAll(".answers")) {
   box.hidden = false;
   for (const input of box.querySelectorAll("input")) {
@@ -210,8 +210,11 @@ for (const box of document.querySelectorAll(".answers")) {
       const typed = Math.abs(input.dataset.value) < 1000 ? plain : plain.replace(/,(?=\d{3}(?!\d))/g, "");
       const parts = typed.replace(",", ".").split("/").map((part) => (part ? Number(part) : NaN));
       const value = parts.length === 2 ? parts[0] / parts[1] : parts.length === 1 ? parts[0] : NaN;
-      const right = Math.abs(value - input.dataset.value) <= input.dataset.within;
-      says.textContent = !input.value.trim() ? "" : Number.isNaN(value) ? "a number, such as 0.25 or 1/4" : right ? "right" : "not yet";
+      const off = Math.abs(value - input.dataset.value);
+      const right = off <= 0.0006;
+      // An answer that was rounded too early: right in the decimals that it has.
+      const short = parts.length === 1 && off <= 0.6 * 10 ** -(typed.split(/[.,]/)[1] ?? "").length && /[.,]\d/.test(typed);
+      says.textContent = !input.value.trim() ? "" : Number.isNaN(value) ? "a number, such as 0.25 or 1/4" : right ? "right" : short ? "more digits" : "not yet";
     });
   }
 }

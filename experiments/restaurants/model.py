@@ -71,14 +71,18 @@ class Describer(nn.Module):
         return self.head(hidden), caches
 
 
+def padded(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Return what the model reads, prompts and replies without their last word, and the replies, padded by -100."""
+    replies = [torch.tensor(p.reply) for p in pairs]
+    targets = nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=-100)
+    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
+    return torch.cat([prompts, targets[:, :-1].clamp(min=0)], 1), targets
+
+
 def log_probs(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Return log Q of every word at every position of the replies, and the replies, padded by -100."""
-    targets = nn.utils.rnn.pad_sequence(
-        [torch.tensor(p.reply) for p in pairs], batch_first=True, padding_value=-100
-    )
-    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
-    logits, _ = model(torch.cat([prompts, targets[:, :-1].clamp(min=0)], 1))
-    return logits[:, PROMPT - 1 :].log_softmax(2), targets
+    read, targets = padded(model, pairs)
+    return model(read)[0][:, PROMPT - 1 :].log_softmax(2), targets
 
 
 def summed(model: Describer, pairs: Sequence[Pair]) -> Tensor:
@@ -103,10 +107,8 @@ def losses_of(model: Describer, pairs: Sequence[Pair]) -> Floats:
 
 def along(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Return the logits at each position of the replies, one reply after the other, and the words there."""
-    replies = [torch.tensor(p.reply) for p in pairs]
-    y = nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=-100)
-    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
-    hidden, _ = model.hidden(torch.cat([prompts, y[:, :-1].clamp(min=0)], 1))
+    read, y = padded(model, pairs)
+    hidden, _ = model.hidden(read)
     return model.head(hidden[:, PROMPT - 1 :][y >= 0]), y[y >= 0]
 
 

@@ -40,6 +40,7 @@ COMPUTED = {
 def test_the_numbers_follow_from_their_exercises() -> None:
     rows = {label: list(numbers.values()) for page in ASKED.values() for label, numbers in page.items()}
     assert rows.keys() == COMPUTED.keys()
+    assert {len(s.partition(".")[2]) for numbers in rows.values() for s in numbers} == {3}
     for label, numbers in rows.items():
         rounded = [f"{x:.{len(s.partition('.')[2])}f}" for s, x in zip(numbers, COMPUTED[label], strict=True)]
         assert rounded == numbers, label
@@ -53,16 +54,22 @@ def test_a_page_takes_the_answers(browser: Browser, server: str, name: str) -> N
     for words, value in numbers.items():
         field = page.get_by_label(words, exact=True)
         says = field.locator("xpath=../following-sibling::output[1]")
-        unit = 10.0 ** -len(value.partition(".")[2])
+        unit = 0.001
         typed = {
             value: "right",
             value.replace(".", ",").replace("-", "−"): "right",
             f"{2 * float(value)}/2": "right",
         }
         typed |= {f" {float(value):,} ": "right", value.replace("-", "– "): "right"}
-        # What another field asks for, and a number that is near.
+        # What was rounded too early, what another field asks for, and a number that is near.
+        typed |= {f"{float(value):.{d}f}": "more digits" for d in (1, 2)}
+        typed = {
+            answer: said
+            for answer, said in typed.items()
+            if said == "right" or abs(float(answer) - float(value)) > 0.6 * unit
+        }
         typed |= {other: "not yet" for other in numbers.values() if float(other) != float(value)}
-        typed |= {str(float(value) + 0.05): "not yet", str(float(value) + 2 * unit): "not yet"}
+        typed |= {f"{float(value) + off:.3f}": "not yet" for off in (0.05, 2 * unit)}
         typed |= {"a third": "a number, such as 0.25 or 1/4", "": ""}
         for answer, said in typed.items():
             field.focus()

@@ -95,6 +95,8 @@ def test_an_exercise_says_how_exact_an_answer_has_to_be(path: Path) -> None:
     """In its own text, or in the sentence under the heading of the exercises."""
     cells = nbformat.read(path, as_version=4).cells
     opening = next(cell.source for cell in cells if "## Exercises" in cell.source)
+    warm = re.search(r"Two warm-ups of one line each, .*:\n\n- .*\? \(.+\)\n- .*\? \(.+\)(\n|$)", opening)
+    assert warm, "two questions of a line, with the value to expect"
     for_all = SAID.search(opening.partition("## Exercises")[2])
     told = {}
     for text, cell in pairwise(cells):

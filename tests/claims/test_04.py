@@ -110,7 +110,7 @@ LOGITS, TARGETS = rng(0).normal(size=(4, 3)), rng(0).dirichlet(np.ones(3), 4)
 
 
 @claim(
-    "The gradient of cross-entropy in the logits",
+    "The gradient of cross-entropy with respect to the logits",
     on=hard_and_soft,
     but_not={
         "the mean": (LOGITS, TARGETS, "mean"),
@@ -196,7 +196,7 @@ def test_another_formula_can_bring_a_factor(loss: Any, mean: Any, at: Any, y: An
 
 
 @claim(
-    "To check a gradient, start from random weights",
+    "To check a gradient, measure the slope",
     "A wrong gradient shows if its error along this direction",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},

@@ -305,7 +305,7 @@ def test_the_first_order_within_a_prompt(shorter: float, about: float) -> None:
 
 @claim(
     "10",
-    "If the mean of $n^3$ is finite, the last term falls",
+    "The last term falls at least as fast as $1/B^2$",
     on=(3.2, 3.5, 5.0),
     but_not={"answers without a third moment": 2.3, "almost with one": 2.7},
 )

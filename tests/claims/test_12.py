@@ -163,7 +163,7 @@ def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Ar
 @claim(
     "12",
     "With the ridge chosen, more pictures were better at each step",
-    "With a hundredth of the ridge of 0.001, one vote on each comes last.",
+    "With a ridge of 0.00001, one vote on each comes last.",
     on=[(None, 8)],
     but_not={"a hundredth of the ridge": (1e-5, 3)},
 )
@@ -179,7 +179,7 @@ def test_the_ridge_decides_how_votes_are_spent(ridge: float | None, seeds: int) 
 @pytest.mark.slow
 @claim(
     "12",
-    "with the ridge chosen for each $m$, sixteen votes end below the floor",
+    "with the ridge chosen for each $m$, sixteen votes end below this floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),

@@ -180,8 +180,8 @@ def other_balances() -> dict[str, tuple[str, Array]]:
     "With ten classes the factor $T^2$ keeps the soft part",
     "With a thousand classes or more $T^2$ helps, but it is not enough here.",
     "In the gradient of a vocabulary's logits, labels that the student gets wrong therefore take over",
-    "with the many logits of a vocabulary it does not keep labels",
-    "where the noise of the labels partly cancels",
+    "With a vocabulary it is not enough",
+    "so that the noise of the labels partly cancels",
     on=balances,
     but_not=other_balances,
 )
@@ -193,7 +193,7 @@ def test_the_balance_of_the_two_parts(what: str, sizes: Array) -> None:
 @claim(
     "13",
     "Where the student gets a label wrong, the label's gradient has a size between",
-    "for one standard deviation of $d$ over the classes it falls",
+    "for a fixed standard deviation of $d$ over the classes it falls",
     on=lambda: ((K, z) for K in (2, 3, 10, 1000, 128_256) for _, z in logits(rng(6), 4, K)),
     but_not={"an answer that is right": (3, np.array([[9.0, 0, 0]]), True)},
 )
