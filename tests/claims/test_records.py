@@ -809,7 +809,7 @@ def test_memory_over_the_width() -> None:
     cases = record("large_vocabularies/widths")["cases"]
 
     def says(used: float) -> None:
-        assert 15 <= round(used / MIB) <= 35
+        assert 13 <= round(used / MIB) <= 33
 
     ours = [case["bytes"]["xent"] for case in cases]
     plain = {str(i): case["bytes"]["plain"] for i, case in enumerate(cases)}
