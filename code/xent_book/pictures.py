@@ -110,7 +110,8 @@ def draw_gap(fig: Figure) -> None:
 def smoothed(gap: float | NDArray[np.float64], eps: float, classes: int) -> NDArray[np.float64]:
     """Return the losses of examples whose label is ahead of all other classes by a gap, with label smoothing."""
     z = np.multiply.outer(gap, np.eye(classes)[0]).reshape(-1, classes)
-    return xent.cross_entropy(z, np.zeros(len(z), int), label_smoothing=eps, reduction="none")
+    losses = xent.cross_entropy(z, np.zeros(len(z), int), label_smoothing=eps, reduction="none")
+    return np.asarray(losses)
 
 
 def draw_scores(fig: Figure) -> None:

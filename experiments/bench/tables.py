@@ -54,7 +54,7 @@ def setting(result: dict[str, Any], layer: list[Case]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
         f"Measured {when}, on {machine['cores']} cores of an {machine['cpu']} with "
-        f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, Python {machine['python']}, {libraries}."
+        f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, {libraries}."
     )
 
 
@@ -79,7 +79,10 @@ def memory(cases: list[Case]) -> str:
         way: [f"{100 * x:.0f}" for x in extremes(case["memory"][way] / case["bytes"] for case in cases)]
         for way in ("xent", "torch", "keras", "scipy", "scikit-learn")
     }
-    said = [f"{low} to {high}\u00a0% with {way}" for way, (low, high) in shares.items()]
+    said = [
+        f"{'' if low == high else f'{low} to '}{high}\u00a0% with {way}"
+        for way, (low, high) in shares.items()
+    ]
     return f"Beyond the logits a call needs, of their size, {', '.join(said[:-1])} and {said[-1]}."
 
 
