@@ -133,30 +133,24 @@ def agree(losses: dict[str, float], tolerance: float) -> None:
         raise SystemExit(f"not the same loss: {losses}")
 
 
-def turns(
-    ways: dict[str, Callable[[], Any]],
-    budget: float,
-    least: int,
-    clock: Callable[[], float] = time.perf_counter,
-    before: Callable[[str], Any] = str,
-) -> dict[str, list[float]]:
+def turns(ways: dict[str, Callable[[], Any]], budget: float, least: int) -> dict[str, list[float]]:
     """Let all take turns until the budget in seconds is spent, and return the seconds of a call in each turn.
 
-    A turn is one call, or as many as take two milliseconds; `before` is given the name of each.
+    A turn is one call, or as many as take two milliseconds. The clock is the processor's time of this process,
+    which other work on the machine lengthens least.
     """
 
     def seconds(way: Callable[[], Any], count: int) -> float:
-        begin = clock()
+        begin = time.process_time()
         for _ in range(count):
             way()
-        return (clock() - begin) / count
+        return (time.process_time() - begin) / count
 
     calls = {name: max(1, round(TURN / min(seconds(way, 1) for _ in range(3)))) for name, way in ways.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     end = time.perf_counter() + budget
     while len(taken["xent"]) < least or time.perf_counter() < end:
         for name, way in ways.items():
-            before(name)
             taken[name].append(seconds(way, calls[name]))
     return taken
 

@@ -230,6 +230,32 @@ globalThis.xentMoving = (() => {
       },
     },
 
+    gap: {
+      drag: "gap",
+      asks: true,
+      controls: [
+        { name: "smoothing", label: "Smoothing \u03b5", min: 0, max: 0.9, step: 0.01, value: 0.1, shown: (v) => fixed(v, 2) },
+        { name: "gap", label: "Your gap", min: 0, max: 15, step: 0.1, value: 10, shown: (v) => fixed(v, 1) },
+        { name: "classes", label: "Classes K", min: 0, max: 3, step: 1, value: 1, shown: (v) => String(v ? 10 ** v : 2) },
+      ],
+      keys: [{ text: "smoothed loss", colour: "blue" }, { text: "without smoothing", colour: "grey", dash: [4, 4] }],
+      x: { range: [0, 15], label: "gap to the other logits", splits: [0, 5, 10, 15] },
+      y: { range: [0, 7], label: "nats", splits: [0, 1, 2, 3, 4, 5, 6, 7] },
+      state({ smoothing, gap, classes }) {
+        const [xs, size] = [grid(0, 15, 300), classes ? 10 ** classes : 2];
+        const loss = (x) => f.smoothedLoss(x, smoothing, size);
+        const best = f.bestGap(smoothing, size);
+        const least = smoothing
+          ? `Best gap ${fixed(best, 4)}: the label has ${fixed(f.softmaxOfGap(best, size), 5)}, and the loss is ${fixed(loss(best), 4)} nats. `
+          : "Without smoothing no gap is best: a larger one always costs less. ";
+        return {
+          data: [xs, xs.map(loss), xs.map((x) => f.smoothedLoss(x, 0, size))],
+          marks: [...(smoothing ? [{ ring: [best, loss(best)], colour: "blue" }] : []), { at: [gap, loss(gap)], colour: "blue" }],
+          says: `${least}Yours: the label has ${fixed(f.softmaxOfGap(gap, size), 4)}, and it costs ${fixed(loss(gap), 4)}.`,
+        };
+      },
+    },
+
     pull: {
       drag: "logit",
       over: "shift",

@@ -80,6 +80,11 @@ globalThis.xentFormulas = (() => {
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
   const expectedLinear = (p, q) => p * (1 - q) + (1 - p) * q;
 
+  // The smoothed loss of a label whose logit is ahead of the others, which are equal, and the gap at which it is least.
+  const smoothedLoss = (gap, eps, classes) => Math.log1p((classes - 1) * Math.exp(-gap)) + eps * (1 - 1 / classes) * gap;
+  const softmaxOfGap = (gap, classes) => 1 / (1 + (classes - 1) * Math.exp(-gap));
+  const bestGap = (eps, classes) => Math.log1p((classes * (1 - eps)) / eps);
+
   // The size of the distillation loss's gradient in the logits, with T^2, and that of a label of the first class; each
   // logit is that of so many classes.
   function softSize(student, teacher, temperature, copies) {
@@ -149,7 +154,7 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, divergenceTerms, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, labelSize,
-    logit, logitFor, mistakes, oneMean, parseLengths, pulls, sigmoid, softmax, softSize, sum, tiltedShares, writtenLength,
+    bestGap, binaryLoss, binarySlope, divergenceTerms, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, labelSize,
+    logit, logitFor, mistakes, oneMean, parseLengths, pulls, sigmoid, smoothedLoss, softmax, softmaxOfGap, softSize, sum, tiltedShares, writtenLength,
   };
 })();

@@ -95,6 +95,25 @@ def draw_smoothing(fig: Figure) -> None:
     ax.legend(loc="upper left")
 
 
+def draw_gap(fig: Figure) -> None:
+    """Draw the smoothed loss of one example over its gap, for three smoothings, each with its best gap."""
+    ax, gaps, classes = fig.subplots(), np.linspace(0, 15, 151), 10
+    for eps, colour, style in ((0.0, plots.GREY, "--"), (0.1, plots.BLUE, "-"), (0.3, plots.GREEN, "-")):
+        ax.plot(gaps, smoothed(gaps, eps, classes), style, color=colour, label=f"ε = {eps:g}")
+        if eps:
+            best = np.log1p(classes * (1 - eps) / eps)
+            ax.plot(best, smoothed(best, eps, classes), "o", mfc="white", color=colour, ms=8, mew=2)
+    ax.set(xlim=(0, 15), ylim=(0, 4), xlabel="gap to the other logits, K = 10", ylabel="loss, nats")
+    ax.legend(loc="upper center")
+
+
+def smoothed(gap: float | NDArray[np.float64], eps: float, classes: int) -> NDArray[np.float64]:
+    """Return the losses of examples whose label is ahead of all other classes by a gap, with label smoothing."""
+    z = np.multiply.outer(gap, np.eye(classes)[0]).reshape(-1, classes)
+    losses = xent.cross_entropy(z, np.zeros(len(z), int), label_smoothing=eps, reduction="none")
+    return np.asarray(losses)
+
+
 def draw_scores(fig: Figure) -> None:
     """Draw the expected costs of a report under three rules at one probability."""
     ax = fig.subplots()
@@ -156,8 +175,7 @@ def draw_bench(fig: Figure) -> None:
     ways = (("torch", plots.ORANGE, "o"), ("scipy", plots.BLUE, "s"), ("keras", plots.GREEN, "D"))
     sizes: dict[str, list[dict[str, Any]]] = {}
     for case in stored("bench/result.json")["cases"]:
-        if (case["dtype"], case["axis"]) == ("float32", -1):
-            sizes.setdefault(f"{case['rows']:,} × {case['classes']:,}", []).append(case["seconds"])
+        sizes.setdefault(f"{case['rows']:,} × {case['classes']:,}", []).append(case["seconds"])
     both = {size: cases for size, cases in sizes.items() if len(cases) == 2}
     for at, cases in enumerate(both.values()):
         for shift, (way, colour, marker) in zip((-0.2, 0.0, 0.2), ways, strict=True):
@@ -394,6 +412,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "softmax": (draw_softmax, (4.8, 2.6)),
     "binary-loss": (draw_binary_loss, (4.8, 3.0)),
     "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
+    "gap": (draw_gap, (4.8, 3.2)),
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),
     "divergence": (draw_divergence, (4.8, 2.8)),

@@ -1,6 +1,6 @@
 """Time, memory and error of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python -m experiments.bench.linear                every case (an hour), each written when it is done
+    python -m experiments.bench.linear                every case (half an hour), each written when it is done
     python -m experiments.bench.linear --device cuda  those of a GPU (five minutes)
 
 A step is the mean loss of hidden states and a weight, and its backward pass; in bfloat16 the plain pair's logits
@@ -45,7 +45,7 @@ from experiments.shared import growth, in_fresh_process, made
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "cached", "distillation")
 # Rows, classes, width, dtype.
-SIZES = [(256, classes, width, "float32") for width in (512, 2048) for classes in (50_000, 128_256)]
+SIZES = [(256, classes, 2048, "float32") for classes in (50_000, 128_256)]
 # Of a language model with the vocabulary of Llama 3, and with one of 50,000.
 GPU_SIZES = [
     (8192, classes, width, "bfloat16")

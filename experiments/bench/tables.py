@@ -8,6 +8,7 @@ tests/book/test_appendices.py fails where tables.md is not what they say.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,7 @@ RECORDS = [HERE / name for name in ("result.json", "linear.json")]
 TABLES = HERE / "tables.md"
 
 Case = dict[str, Any]
-# What the package sets out to reach: a size (float32, random logits), another way to compute it, and the
-# most that xent's share of its time may be. scikit-learn is given its probabilities.
-TARGETS = [
-    ((100_000, 10), "torch", 1.0),
-    ((4_096, 50_000), "torch", 0.65),
-    ((100_000, 10), "scikit-learn", 0.25),
-    ((4_096, 50_000), "scikit-learn", 0.25),
-    ((1_000, 2), "scipy", 1.0),
-    ((50_000, 32), "torch", 2.0),
-    ((10_000, 1_000), "torch", 2.0),
-]
-# The same for the losses on tensors, forward and backward, of PyTorch's time.
+# The most that the losses of xent.torch may take, forward and backward, of PyTorch's time.
 ON_TENSORS = {
     (1_024, 50_000, "float32"): {"cross_entropy": 0.65, "smoothed": 0.75, "distillation": 0.4},
     (1_024, 50_000, "bfloat16"): {"cross_entropy": 0.8, "smoothed": 0.9, "distillation": 0.5},
@@ -38,7 +28,6 @@ ON_TENSORS = {
         for size, most in (((64, 1_000), 2.0), ((20_000, 32), 1.5), ((100_000, 10), 0.5))
     },
 }
-MOST_MEMORY = 0.05  # of the logits, at the sizes that are compared with PyTorch
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -48,20 +37,13 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def size(case: Case) -> str:
-    """Name a case in a table."""
-    kind = "" if case["logits"] == "random" else f", {case['logits']}"
-    moved = ", classes first" if case["axis"] == 0 else ""
-    return f"{case['rows']:,}\u00a0×\u00a0{case['classes']:,} {case['dtype']}{kind}{moved}"
+    """Name the logits of a case."""
+    return f"{case['rows']:,}\u00a0×\u00a0{case['classes']:,}"
 
 
 def share(case: Case, way: str) -> float:
     """Return the time of xent as a share of another way's."""
     return float(case["seconds"]["xent"]["fastest"] / case["seconds"][way]["fastest"])
-
-
-def percent(value: float) -> str:
-    """Two digits, of shares from thousandths to several times the whole."""
-    return f"{100 * value:.1f}\u00a0%" if value < 0.1 else f"{100 * value:,.0f}\u00a0%"
 
 
 def setting(result: dict[str, Any], layer: list[Case]) -> str:
@@ -72,18 +54,18 @@ def setting(result: dict[str, Any], layer: list[Case]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
         f"Measured {when}, on {machine['cores']} cores of an {machine['cpu']} with "
-        f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, Python {machine['python']}, {libraries}."
+        f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, {libraries}."
     )
 
 
 def times(cases: list[Case]) -> str:
     """Return the milliseconds of xent, and its share of the others' times."""
-    ways = list(dict.fromkeys(way for case in cases for way in case["seconds"] if way != "xent"))
+    ways = [way for way in cases[0]["seconds"] if way != "xent"]
     rows = [
         [
-            size(case),
+            size(case) + (", trained" if case["logits"] == "trained" else ""),
             f"{1e3 * case['seconds']['xent']['fastest']:,.{1 if case['rows'] > 1000 else 3}f}",
-            *(f"{share(case, way):.2f}" if way in case["seconds"] else "" for way in ways),
+            *(f"{share(case, way):.2f}" for way in ways),
         ]
         for case in cases
     ]
@@ -91,39 +73,60 @@ def times(cases: list[Case]) -> str:
 
 
 def memory(cases: list[Case]) -> str:
-    """Return the extra memory, for the cases in which PyTorch's could be told."""
+    """Say what a call takes beyond the logits, for the cases in which PyTorch's could be told."""
     cases = [case for case in cases if "torch" in case["memory"]]
-    ways = list(dict.fromkeys(way for case in cases for way in case["memory"]))
-    rows = [
-        [size(c), *(percent(c["memory"][way] / c["bytes"]) if way in c["memory"] else "" for way in ways)]
-        for c in cases
+    shares = {
+        way: [f"{100 * x:.0f}" for x in extremes(case["memory"][way] / case["bytes"] for case in cases)]
+        for way in ("xent", "torch", "keras", "scipy", "scikit-learn")
+    }
+    said = [
+        f"{'' if low == high else f'{low} to '}{high}\u00a0% with {way}"
+        for way, (low, high) in shares.items()
     ]
-    return table(["logits", *ways], rows)
+    return f"Beyond the logits a call needs, of their size, {', '.join(said[:-1])} and {said[-1]}."
 
 
 def tensors(cases: list[Case]) -> str:
-    """Return the share of PyTorch's time and the copies of the logits, a table for each size."""
-    tables: dict[str, list[list[str]]] = {}
+    """Return the share of PyTorch's time beside its bound, and the copies of the largest logits."""
+    rows: dict[str, list[str]] = {}
     for case in cases:
-        taken = case["seconds"]
         most = ON_TENSORS[case["rows"], case["classes"], case["dtype"]][case["loss"]]
-        measured = taken["xent"] / taken["torch"]
-        copies = [f"{case['memory'][w] / case['bytes']:.2f}" for w in taken if w in case["memory"]]
-        met = f"{most:g}" if measured <= most else f"{most:g}, **missed**"
-        name = f"{case['rows']:,} × {case['classes']:,}, {case['dtype']}"
+        measured = case["seconds"]["xent"] / case["seconds"]["torch"]
         # A miss does not look like its bound.
-        digits = 3 if measured > most >= round(measured, 2) else 2
-        shown = f"{measured:.{digits}f}"
-        row = [case["loss"].replace("_", " "), f"{1e3 * taken['xent']:,.3g}", shown, met, *copies]
-        tables.setdefault(name, []).append(row)
-    header = ["loss", "ms", "share", "at most", *(f"copies, {way}" for way in cases[0]["seconds"])]
-    return "\n\n".join(f"{name}:\n\n{table(header[: len(rows[0])], rows)}" for name, rows in tables.items())
+        shown = f"{measured:.{3 if measured > most >= round(measured, 2) else 2}f}"
+        cell = f"{shown}\u00a0({most:g})" if measured <= most else f"**{shown}**\u00a0({most:g})"
+        rows.setdefault(f"{size(case)}, {case['dtype']}", []).append(cell)
+    losses = dict.fromkeys(case["loss"].replace("_", " ") for case in cases)
+    return table(["logits", *losses], [[name, *cells] for name, cells in rows.items()])
 
 
-def step(case: Case) -> str:
-    """Name a step of a linear layer and its loss."""
-    sizes = f"{case['rows']:,} × {case['classes']:,}, H = {case['width']:,}, {case['dtype']}"
-    return f"{sizes}, {case['loss'].replace('_', ' ')}"
+def ends(values: Iterable[float]) -> str:
+    """Return the smallest and the largest value, or the one that both are."""
+    low, high = (f"{value:.1f}" for value in extremes(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def extremes(values: Iterable[float]) -> tuple[float, float]:
+    found = list(values)
+    return min(found), max(found)
+
+
+def copies(cases: list[Case]) -> str:
+    """Say how many arrays of the logits' size the losses hold, where they are large enough to tell."""
+    told = [case for case in cases if case["memory"]]
+    rows, classes = max((case["rows"], case["classes"]) for case in told)
+
+    def held(way: str) -> str:
+        of = {
+            kind: ends(c["memory"][way] / c["bytes"] for c in told if c["dtype"] == kind)
+            for kind in ("float32", "bfloat16")
+        }
+        return f"{of['float32']} copies in float32 and {of['bfloat16']} in bfloat16"
+
+    return (
+        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} at their highest point, those of `xent` "
+        f"{held('xent')}."
+    )
 
 
 # What the losses of linear.json are called.
@@ -138,30 +141,40 @@ def linear(cases: list[Case]) -> str:
     """Return the losses of a linear layer, in one table: seconds as a share of the plain pair's, MiB, error."""
     rows = [
         [
-            f"{case['classes']:,}, {case['width']:,}, {LINEAR[case['loss']]}",
+            f"{case['classes']:,}, {LINEAR[case['loss']]}",
             way,
             f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
             f"{case['memory'][way] / 2**20:,.0f}",
             f"{case['error'][way]:.1e}",
         ]
-        for case in sorted(cases, key=lambda c: ([*LINEAR].index(c["loss"]), c["classes"], c["width"]))
+        for case in sorted(cases, key=lambda c: ([*LINEAR].index(c["loss"]), c["classes"]))
         for way in case["memory"]
     ]
-    return table(["V, H, target", "way", "time", "MiB", "error"], rows)
+    return table(["V, target", "way", "time", "MiB", "error"], rows)
 
 
 def on_gpu(cases: list[Case]) -> str:
-    """Return the same on a GPU, a table for each step: milliseconds, MiB and the gradient's error."""
-    header = ["way", "ms", "time", "MiB", "error"]
-
-    def row(case: Case, way: str) -> list[str]:
-        seconds, error = case["seconds"][way], case["error"][way]
-        shares = f"{1e3 * seconds:.1f}", f"{seconds / case['seconds']['plain']:.2f}"
-        return [way, *shares, f"{case['memory'][way] / 2**20:,.0f}", f"{100 * error:.2f}\u00a0%"]
-
-    return "\n\n".join(
-        f"{step(case)}:\n\n{table(header, [row(case, way) for way in case['memory']])}" for case in cases
-    )
+    """Return the same on a GPU with the larger vocabulary: a table for each loss, both widths beside each other."""
+    most = max(case["classes"] for case in cases)
+    tables = []
+    for loss in ("cross_entropy", "distillation"):
+        narrow, wide = sorted(
+            (c for c in cases if (c["loss"], c["classes"]) == (loss, most)), key=lambda case: case["width"]
+        )
+        header = [LINEAR[loss]]
+        for case in (narrow, wide):
+            header += [f"H = {case['width']:,}: time", "MiB"]
+        rows = []
+        for way in wide["memory"]:
+            row = [way]
+            for case in (narrow, wide):
+                row += [
+                    f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
+                    f"{case['memory'][way] / 2**20:,.0f}",
+                ]
+            rows.append([*row, f"{100 * wide['error'][way]:.2f}\u00a0%"])
+        tables.append(table([*header, "error"], rows))
+    return "\n\n".join(tables)
 
 
 def of_gpu(cases: list[Case]) -> str:
@@ -171,34 +184,15 @@ def of_gpu(cases: list[Case]) -> str:
     return f"Measured on {cases[0]['date']}, on an {cases[0]['device']}; {libraries}."
 
 
-def targets(cases: list[Case]) -> str:
-    """Return each target: what it is about, what was measured, and the most that it may be."""
-    plain = [c for c in cases if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)]
-    at = {(c["rows"], c["classes"]): c for c in plain}
-    rows: list[list[str]] = []
-
-    def add(what: str, measured: float, most: float) -> None:
-        rows.append([what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"])
-
-    for shape, way, most in TARGETS:
-        add(f"{size(at[shape])}, time over {way}'s", share(at[shape], way), most)
-    for case in (at[shape] for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch")):
-        extra = case["memory"]["xent"] / case["bytes"]
-        add(f"{size(case)}, extra memory over the logits", extra, MOST_MEMORY)
-    return table(["xent's", "target", "measured", "at most"], rows)
-
-
 def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
-    cases = result["cases"]
+    cases, on_tensors = result["cases"], result["tensors"]["cases"]
     cpu = [case for case in layer["cases"] if case["device"] == "cpu"]
     gpu = [case for case in layer["cases"] if case["device"] != "cpu"]
     parts = {
         "setting": setting(result, cpu),
-        "times": times(cases),
-        "memory": memory(cases),
-        "targets": targets(cases),
-        "tensors": tensors(result["tensors"]["cases"]),
+        "times": f"{times(cases)}\n\n{memory(cases)}",
+        "tensors": f"{tensors(on_tensors)}\n\n{copies(on_tensors)}",
         "linear": linear(cpu),
         "on a gpu": on_gpu(gpu),
         "of the gpu": of_gpu(gpu),

@@ -16,7 +16,6 @@ import os
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def measure() -> Iterator[dict[str, Any]]:
         nbytes = rows * classes * getattr(torch, dtype).itemsize
         for name, pair in ways(*case).items():
             agree({who: once().item() for who, once in pair.items()}, 1e-3)
-            taken = {who: min(s) for who, s in turns(pair, BUDGET, LEAST, time.process_time).items()}
+            taken = {who: min(s) for who, s in turns(pair, BUDGET, LEAST).items()}
             copies = {who: in_fresh_process(grown, case, name, who) for who in pair} if nbytes > 5e7 else {}
             row = {"rows": rows, "classes": classes, "dtype": dtype, "loss": name, "bytes": nbytes}
             print(*case, name, f"{taken['xent'] / taken['torch']:.2f} of torch's time", flush=True)

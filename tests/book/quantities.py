@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from xent_book import pictures
@@ -88,6 +89,14 @@ def gradient_sizes(temperature: float, classes: int) -> tuple[float, ...]:
 def digits_nll(run: str, arm: str) -> float:
     """Return the mean loss of an arm of experiments/distillation."""
     return float(mean(result("distillation/digits.json")[run][arm]["nll"]))
+
+
+def gain(better: str, worse: str, key: str = "0.01", other: str = "0.01") -> tuple[float, float]:
+    """Return by how much one arm of experiments/distillation/teachers is ahead of another, and its interval's half."""
+    arms = result("distillation/teachers.json")["arms"]
+    pairs = zip(arms[worse]["rates"][other]["nll"], arms[better]["rates"][key]["nll"], strict=True)
+    x = [a - b for a, b in pairs]
+    return mean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
 
 
 def on_gpu(loss: str) -> list[dict[str, Any]]:

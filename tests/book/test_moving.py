@@ -89,6 +89,22 @@ def say_temperature(temperature: float, classes: float) -> list[str]:
     return [text(float(value), 4) for value in (*soft, label, *(s / label for s in soft))]
 
 
+def say_gap(smoothing: float, gap: float, classes: float) -> list[str]:
+    size = 10 ** round(classes) if classes else 2
+    z = np.append(gap, np.zeros(size - 1))
+    yours = [text(xent.softmax(z)[0], 4), text(xent.cross_entropy(z, 0, label_smoothing=smoothing), 4)]
+    if not smoothing:
+        return ["no gap is best", *yours]
+    target = (1 - smoothing) * np.eye(1, size)[0] + smoothing / size
+    best, least = np.log(target[0] / target[1]), float(information.entropy(target))
+    return [
+        text(float(best), 4),
+        text(target[0], 5),
+        text(least, 4),
+        *yours,
+    ]  # four digits of a target can be a tie
+
+
 def say_pull(logit: float, shift: float) -> list[str]:
     z = np.append(pictures.SIX_Z[:5], logit) + shift
     slope = gradients.binary_cross_entropy_gradient(z, pictures.SIX_Y, reduction="none")
@@ -111,6 +127,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "divergence": say_divergence,
     "tilt": say_tilt,
     "own-lengths": say_own_lengths,
+    "gap": say_gap,
     "pull": say_pull,
     "temperature": say_temperature,
 }
@@ -183,7 +200,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
     unset = ink(figure)
-    assert ("What do you expect?" in figure.locator("output").inner_text()) == (name == "pull")
+    assert ("What do you expect?" in figure.locator("output").inner_text()) == (name in ("gap", "pull"))
     says, sliders = figure.locator("output"), figure.locator("input[type=range]").all()
     sliders[0].press("ArrowLeft")
 

@@ -372,6 +372,29 @@ def digits(row: str) -> None:
             assert text is None or f"{unit * number:.{len(text.partition('.')[2])}f}" == text
 
 
+def ahead(better: str, worse: str, key: str = "0.01", other: str = "0.01", least: float = 0.0) -> None:
+    """In experiments/distillation/teachers, of which the learning rates here are those that validation chose."""
+    record = json.loads(RECORD.with_name("teachers.json").read_text())["arms"]
+    for arm, rate in ((better, key), (worse, other)):
+        tried = record[arm]["rates"]
+        assert rate == min(tried, key=lambda r: tried[r]["validation_nll"]) or rate == "0.01"
+    x = np.subtract(record[worse]["rates"][other]["nll"], record[better]["rates"][key]["nll"])
+    assert len(x) == 20
+    assert x.mean() - stats.t.ppf(0.975, 19) * stats.sem(x) > least
+
+
+@claim(
+    "Where each chose its learning rate too",
+    "Students of one of 4, which errs on a fifth",
+    on=[("teacher of 64", "labels", "0.01", "0.03", 0.1), ("teacher of 64", "labels", "0.01", "0.01", 0.1),
+        ("labels", "teacher of 4", "0.01", "0.01", 0.1), ("teacher of 256", "teacher of 64")],
+    but_not={"exchanged": ("labels", "teacher of 64", "0.03", "0.01"), "16 and 64": ("teacher of 64", "teacher of 16"),
+             "a rate that was not chosen": ("teacher of 64", "labels", "0.03", "0.03")},
+)  # fmt: skip
+def test_another_teacher_and_learning_rate(*row: Any) -> None:
+    ahead(*row)
+
+
 test_soft_targets_against_tuned_labels = claim(
     "13",
     "On digits, the plain teacher's soft targets for a hundred images",

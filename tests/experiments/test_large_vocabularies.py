@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.colors import to_rgba
 
 from experiments.large_vocabularies import memory
+from xent_book import plots
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "large_vocabularies" / "memory.py"
@@ -52,3 +56,43 @@ def test_the_committed_result_meets_the_target() -> None:
     assert case["bytes"]["blocked"] < case["bytes"]["plain"] / 10
     assert case["bytes"]["torch, options"] < case["bytes"]["plain"] / 10
     assert set(case["bytes"]) == set(memory.WAYS)
+
+
+def areas(changed: tuple[str, str] = ("", "")) -> dict[str, list[float]]:
+    """Draw the chapter's figure, and return the arrays' sizes in numbers by what they are filled with."""
+    cells = json.loads((ROOT / "chapters" / "15_large_vocabularies.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (source,) = [source for source in sources if "def area(" in source]
+    plt.close("all")
+    with plt.ioff():
+        exec(source.replace(*changed), {"plt": plt, "plots": plots, "to_rgba": to_rgba, "Any": Any})
+    found: dict[str, list[float]] = {"": [], "plain": [], "blocks": [], "never": []}
+    for patch in plt.gcf().axes[0].patches:
+        assert isinstance(patch, plt.Rectangle)
+        filled = {to_rgba(plots.BLUE, 0.25): "plain", to_rgba(plots.ORANGE): "blocks"}
+        kind = "never" if patch.get_linestyle() == ":" else filled.get(patch.get_facecolor(), "")
+        found[kind].append(patch.get_width() * patch.get_height())
+    plt.close("all")
+    return found
+
+
+def test_memory_is_drawn_to_scale() -> None:
+    """As many numbers as the bill counts, for one scale: {eq}`eq-vocab-bytes`, and the gradients beside it."""
+    n, v, h, b = 8192, 128_256, 4096, 1024
+
+    def to_scale(drawn: dict[str, list[float]]) -> bool:
+        arrays = {
+            "": sorted([h * n] * 2 + [h * v] * 2),
+            "plain": [n * v] * 3,
+            "blocks": [n * b] * 2,
+            "never": [n * v],
+        }
+        return {kind: sorted(sizes) for kind, sizes in drawn.items()} == arrays
+
+    assert to_scale(areas())
+    for fault in (
+        ("V, H, name", "V, 2 * H, name"),
+        ("B, N, ", "B, N / 2, "),
+        ("range(2):\n    area((50", "range(3):\n    area((50"),
+    ):
+        assert not to_scale(areas(fault)), fault
