@@ -141,7 +141,8 @@ def test_the_front_page_has_the_intervals() -> None:
     """index.md and README: means and standard deviations over the seeds, and theory's lengths."""
     found = {arm: f"{speech(arm).mean():.0f} ± {speech(arm).std(ddof=1):.0f}" for arm in ("B=1", "constant")}
     said = (
-        f"speeches of {found['B=1']} characters; with a constant denominator, it writes speeches of {found['constant']}",
+        f"speeches of {found['B=1']} characters; with a constant denominator, it writes speeches of "
+        f"{found['constant']}",
         f"predicts {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above these, and the 95 % "
         "interval of their ratio contains the predicted ratio",
     )
