@@ -597,3 +597,18 @@ def test_what_does_not_go_together_is_named(side: str) -> None:
             loss(side, name, *arguments, **options)
     with pytest.raises(ValueError, match=r"^(student|teacher)_logits: .* at index \(?1,? ?2?"):
         draws(side, put(CUBE, (1, 2), NAN), 1)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float64), ids=str)
+def test_no_row_between_near_and_far_is_infinite(dtype: torch.dtype) -> None:
+    """A ratio of probabilities that all but overflows: such rows are done again beside rows that are not."""
+    lead = torch.linspace(60.0, 800.0, 37_001, dtype=torch.float64)
+    teacher = torch.stack([lead, torch.zeros_like(lead)], 1).to(dtype)
+    student = torch.tensor([[0.5, -0.3]], dtype=dtype).repeat(len(lead), 1).requires_grad_()
+    losses = xent.torch.distillation_loss(student, teacher, direction="jsd", reduction="none")
+    p = torch.tensor([0.5, -0.3], dtype=dtype).double().softmax(0)[0].item()
+    m = (1 + p) / 2
+    expected = (-math.log(m) + p * math.log(p / m) + (1 - p) * math.log(2)) / 2
+    torch.testing.assert_close(losses.double(), torch.full_like(lead, expected), rtol=1e-5, atol=0)
+    losses.sum().backward()
+    assert student.grad is not None and student.grad.isfinite().all()
