@@ -97,7 +97,12 @@ def say_gap(smoothing: float, gap: float, classes: float) -> list[str]:
         return ["no gap is best", *yours]
     target = (1 - smoothing) * np.eye(1, size)[0] + smoothing / size
     best, least = np.log(target[0] / target[1]), float(information.entropy(target))
-    return [text(float(best), 4), text(target[0], 5), text(least, 4), *yours]  # four digits of a target can be a tie
+    return [
+        text(float(best), 4),
+        text(target[0], 5),
+        text(least, 4),
+        *yours,
+    ]  # four digits of a target can be a tie
 
 
 def say_pull(logit: float, shift: float) -> list[str]:
