@@ -7,10 +7,11 @@ what came and what was expected.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 F = TypeVar("F", bound=Callable[..., Any])
 Reduction = Literal["none", "sum", "mean"]
 Settings: TypeAlias = tuple[Reduction, float | None]  # `reduction` and `denominator`, checked
+Each: TypeAlias = Literal["none"]
+Total: TypeAlias = Literal["sum", "mean"]
 Floats = NDArray[np.floating[Any]]
+Number: TypeAlias = np.floating[Any]
 #: What functions of arrays return: a number, where there is one target or the losses are reduced, or an array of them.
-#: Not overloads on `reduction`: these would write down each of eleven signatures twice more.
-Values: TypeAlias = np.floating[Any] | Floats
+#: A loss says which by overloads on `reduction`; that of one target, which is a number too, passes for an array there.
+Values: TypeAlias = Number | Floats
 Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")
@@ -112,6 +116,18 @@ def in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np
 
 
 # What follows takes arrays and tensors alike: with these operators both mean the same.
+
+
+def named_axis(function: F) -> F:
+    """Let a function, where PyTorch's has `dim`, say what that is called here."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        if "dim" in named:
+            raise TypeError(f"axis: expected the class axis under this name, got dim={shown(named['dim'])}")
+        return function(*given, **named)
+
+    return cast(F, called)
 
 
 def class_axis(array: Any, name: str, axis: int) -> int:
@@ -335,6 +351,13 @@ def shown(value: Any) -> str:
             return f"an integer of {value.bit_length()} bits"
         return f"an object of type {type(value).__name__}"
     return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def generator(value: Any) -> np.random.Generator:
+    """Return `rng`."""
+    if not isinstance(value, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(value).__name__}")
+    return value
 
 
 def choice(value: Any, name: str, choices: tuple[str, ...]) -> None:

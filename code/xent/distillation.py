@@ -21,14 +21,14 @@ The teacher is a constant: nothing here differentiates with respect to v. The me
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, over_rows
-from ._validate import Floats, Reduction, Values
+from ._validate import Each, Floats, Number, Reduction, Total, Values
 from ._walk import differentiate_rows, labels_and_weights, reduce_rows
 from .losses import cross_entropy
 
@@ -50,6 +50,36 @@ DIRECTIONS = ("forward", "reverse", "jsd")
 TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 
+class _Rows(TypedDict, total=False):
+    axis: int
+    sample_weight: ArrayLike | None
+    denominator: float | None
+
+
+class _TopK(_Rows, total=False):
+    treatment: Treatment
+
+
+class _Heat(_Rows, total=False):
+    temperature: float
+    scale: Scale
+    direction: Direction
+    beta: float
+
+
+class _Mixed(_Heat, total=False):
+    alpha: float
+    ignore_index: int | None
+
+
+@overload
+def distillation_loss(
+    student_logits: ArrayLike, teacher_logits: ArrayLike, *, reduction: Each, **how: Unpack[_Heat]
+) -> Floats: ...
+@overload
+def distillation_loss(
+    student_logits: ArrayLike, teacher_logits: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Heat]
+) -> Number: ...
 def distillation_loss(
     student_logits: ArrayLike,
     teacher_logits: ArrayLike,
@@ -207,6 +237,24 @@ def distillation_gradient(
     return differentiate_rows(rows, axis, w, settings, dtype=dtype, student_logits=z, teacher_logits=v)
 
 
+@overload
+def mixed_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_Mixed],
+) -> Floats: ...
+@overload
+def mixed_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_Mixed],
+) -> Number: ...
 def mixed_loss(
     student_logits: ArrayLike,
     teacher_logits: ArrayLike,
@@ -253,8 +301,8 @@ def mixed_loss(
     heat: dict[str, Any] = {"temperature": temperature, "scale": scale, "direction": direction, "beta": beta}
     student, axis = check.logits_array(student_logits, "student_logits", axis)
     _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
-    soft = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
-    hard = cross_entropy(
+    soft: Values = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
+    hard: Values = cross_entropy(
         student.astype(soft.dtype), targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
     kind = soft.dtype.type
@@ -268,6 +316,24 @@ def mixed_loss(
         return kind(1 - alpha) * hard + kind(alpha) * soft
 
 
+@overload
+def top_k_loss(
+    student_logits: ArrayLike,
+    top_log_probs: ArrayLike,
+    top_indices: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_TopK],
+) -> Floats: ...
+@overload
+def top_k_loss(
+    student_logits: ArrayLike,
+    top_log_probs: ArrayLike,
+    top_indices: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_TopK],
+) -> Number: ...
 def top_k_loss(
     student_logits: ArrayLike,
     top_log_probs: ArrayLike,
@@ -415,8 +481,7 @@ def sample_targets(
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     samples = check.count(samples, "samples")
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    rng = check.generator(rng)
     tau = above_zero(proposal_temperature, "proposal_temperature")
     indices = np.empty((*v.shape[:-1], samples), np.intp)
     drawn = np.empty(indices.shape)
@@ -439,6 +504,24 @@ def sample_targets(
     return np.moveaxis(indices, -1, axis), np.moveaxis(drawn, -1, axis)
 
 
+@overload
+def sampled_loss(
+    student_logits: ArrayLike,
+    indices: ArrayLike,
+    importance_weights: ArrayLike,
+    *,
+    reduction: Each,
+    **how: Unpack[_Rows],
+) -> Floats: ...
+@overload
+def sampled_loss(
+    student_logits: ArrayLike,
+    indices: ArrayLike,
+    importance_weights: ArrayLike,
+    *,
+    reduction: Total = ...,
+    **how: Unpack[_Rows],
+) -> Number: ...
 def sampled_loss(
     student_logits: ArrayLike,
     indices: ArrayLike,
@@ -590,15 +673,17 @@ def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     return np.moveaxis(array, axis, -1), axis
 
 
-def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str) -> None:
+def check_top_k(
+    ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str, refuse_where: Any = check.refuse_where
+) -> None:
     """Refuse classes, sorted, that repeat, or masses above one; arrays and tensors alike."""
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    check.refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
+    refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
     slack = check.sum_tolerance(dtype, ordered.shape[-1])
     expected = f"log-probabilities whose exponentials sum to at most one (within {slack:.2g} for {dtype})"
-    check.refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
+    refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
     if treatment.startswith("renormalised"):
-        check.refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
+        refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
 
 
 def above_zero(value: Any, name: str) -> float:

@@ -15,13 +15,24 @@ follows. A label smoothing or clip below the smallest normal number of the dtype
 from __future__ import annotations
 
 import math
+from typing import TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, without_nan
-from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, Values
+from ._validate import (
+    BINARY_LOGITS,
+    LOGITS,
+    PREDICTIONS_FIRST,
+    Each,
+    Floats,
+    Number,
+    Reduction,
+    Total,
+    Values,
+)
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp
 
@@ -36,6 +47,56 @@ __all__ = [
 ]
 
 
+class _Each(TypedDict, total=False):
+    sample_weight: ArrayLike | None
+    denominator: float | None
+
+
+class _Binary(_Each, total=False):
+    pos_weight: ArrayLike | None
+    label_smoothing: float
+
+
+class _OfProb(_Each, total=False):
+    eps: float
+
+
+class _Rows(_Each, total=False):
+    axis: int
+    weight: ArrayLike | None
+
+
+class _Soft(_Rows, total=False):
+    label_smoothing: float
+
+
+class _Picked(_Rows, total=False):
+    ignore_index: int | None
+
+
+class _Labelled(_Picked, total=False):
+    label_smoothing: float
+
+
+class _OfProbs(_Picked, total=False):
+    eps: float
+
+
+class _Focal(_Each, total=False):
+    axis: int
+    ignore_index: int | None
+    gamma: float
+    alpha: ArrayLike | None
+
+
+@overload
+def cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_Labelled]
+) -> Floats: ...
+@overload
+def cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Labelled]
+) -> Number: ...
 def cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -130,6 +191,14 @@ def cross_entropy(
     return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
+@overload
+def soft_cross_entropy(
+    logits: ArrayLike, target_probs: ArrayLike, *, reduction: Each, **how: Unpack[_Soft]
+) -> Floats: ...
+@overload
+def soft_cross_entropy(
+    logits: ArrayLike, target_probs: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Soft]
+) -> Number: ...
 def soft_cross_entropy(
     logits: ArrayLike,
     target_probs: ArrayLike,
@@ -200,6 +269,14 @@ def soft_cross_entropy(
     return reduce_rows(loss, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
 
 
+@overload
+def binary_cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_Binary]
+) -> Floats: ...
+@overload
+def binary_cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Binary]
+) -> Number: ...
 def binary_cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -257,6 +334,14 @@ def binary_cross_entropy(
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
+@overload
+def focal_loss(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_Focal]
+) -> Floats: ...
+@overload
+def focal_loss(
+    logits: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Focal]
+) -> Number: ...
 def focal_loss(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -314,6 +399,12 @@ def focal_loss(
     return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
+@overload
+def nll(log_probs: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_Picked]) -> Floats: ...
+@overload
+def nll(
+    log_probs: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_Picked]
+) -> Number: ...
 def nll(
     log_probs: ArrayLike,
     targets: ArrayLike,
@@ -360,6 +451,12 @@ def nll(
     return reduce_each(-_picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
 
 
+@overload
+def log_loss(probs: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_OfProbs]) -> Floats: ...
+@overload
+def log_loss(
+    probs: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_OfProbs]
+) -> Number: ...
 def log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
@@ -409,6 +506,14 @@ def log_loss(
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
+@overload
+def binary_log_loss(
+    probs: ArrayLike, targets: ArrayLike, *, reduction: Each, **how: Unpack[_OfProb]
+) -> Floats: ...
+@overload
+def binary_log_loss(
+    probs: ArrayLike, targets: ArrayLike, *, reduction: Total = ..., **how: Unpack[_OfProb]
+) -> Number: ...
 def binary_log_loss(
     probs: ArrayLike,
     targets: ArrayLike,

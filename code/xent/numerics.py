@@ -23,6 +23,7 @@ from ._validate import Floats
 __all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
 
 
+@check.named_axis
 def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Any:
     r"""Logarithm of a sum of exponentials.
 
@@ -70,6 +71,7 @@ def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Any:
     return out[()]
 
 
+@check.named_axis
 def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     r"""Logarithm of the softmax: the log-probabilities that logits stand for.
 
@@ -106,6 +108,7 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     return _by_rows(rows, logits, axis)
 
 
+@check.named_axis
 def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     r"""Softmax: the probabilities that logits stand for.
 

@@ -92,7 +92,7 @@ class GeometricSource:
         sizes = size if isinstance(size, tuple) else (size,)
         shape = tuple(_validate.count(n, "size", least=0) for n in sizes)
         _validate.count(math.prod(shape), "size", least=0)
-        return _generator(rng).geometric(self.stop, size=shape)
+        return _validate.generator(rng).geometric(self.stop, size=shape)
 
     @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
@@ -218,7 +218,7 @@ class MarkovSource:
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
         eos = self.initial.size - 1
-        size, rng = _validate.count(size, "size"), _generator(rng)
+        size, rng = _validate.count(size, "size"), _validate.generator(rng)
         cumulative = np.cumsum(np.vstack([self.transition, self.initial]), axis=1)
         sequences: list[list[int]] = [[] for _ in range(size)]
         running, state = np.arange(size), np.full(size, eos)
@@ -310,12 +310,6 @@ def _vector(array: _validate.Floats, name: str) -> Array:
     if array.ndim != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
     return array.astype(np.float64)
-
-
-def _generator(value: Any) -> np.random.Generator:
-    if not isinstance(value, np.random.Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(value).__name__}")
-    return value
 
 
 def _probability(value: Any, name: str) -> float:

@@ -45,8 +45,8 @@ Measured   on 400 test meanings: nats a word of people's answers; `gap`, these l
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      each with its own teacher, labelled meanings and initial values, alike for all arms; one after the other.
-           Eight were planned and five run; of those with three times the steps two, of JSD one, of reverse none.
+Seeds      eight, each with its own teacher, labelled meanings and initial values, alike for all arms; one after the
+           other. With three times the steps two were run, of JSD one, of reverse none.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]

@@ -104,7 +104,7 @@ def test_the_logarithm_keeps_the_maximum(of: Any, n: int, k: int, grid: Array = 
 
 
 test_one_logarithm_fits_the_odds = claim(
-    "With the second logarithm missing",
+    "The result is not $f$ but the *odds*",
     on=["eq-missing-log"],
     but_not={
         "the frequency": ("eq-missing-log", r"\frac{f}{1 - f},", "f,"),

@@ -150,7 +150,7 @@ def test_from_logits(dtype: Any, classes: int, margin: float) -> None:
 
 @pytest.mark.erratum("4.6", "conditional")
 @claim(
-    "If the loss of one example ... cannot tell.",
+    "The prediction for an example is right ... cannot tell.",
     on=[2, 3, 10, 1000],
     but_not={
         "4.6: zero for a right answer": (3, lambda loss, _: loss.min() == 0),
@@ -209,7 +209,7 @@ SHARES = [np.arange(1, k + 1) ** float(power) for k in (2, 3, 10) for power in (
 
 
 @claim(
-    "If it settles at the loss of a model that ignores",
+    "If it settles at the loss of predicting only the classes' shares",
     on=SHARES,
     but_not={"labels in order": (SHARES[0], True), "log K for unequal classes": (SHARES[1], False, True)},
 )
@@ -298,7 +298,7 @@ def clusters(g: Any, sizes: tuple[int, ...] = (40, 40, 40)) -> tuple[Array, Arra
 
 
 @claim(
-    "on class labels a linear model fitted by it",
+    "on class labels, a linear model fitted in this way",
     on=lambda: [clusters(rng(seed)) for seed in range(10)],
     but_not=lambda: {
         "softmax regression": (*clusters(rng(0)), lambda x, y: softmax_fit(x, y, 4000)),
@@ -310,7 +310,7 @@ def test_masking(x: Array, y: Array, fit: Any = squared_fit) -> None:
 
 
 @claim(
-    "So for a linear model the choice of loss",
+    "the choice of loss can change the predictions",
     on=[squared_fit],
     but_not={"another start of the same loss": lambda x, y: softmax_fit(x, y, 800, 0.1)},
 )

@@ -327,7 +327,7 @@ def wilson(k: int, n: int) -> Any:
 
 
 @claim(
-    "five of the groups lie above the dotted curve",
+    "all six groups lie above the dotted curve",
     on=[lambda k, n: wilson(k, n).low],
     # They have no length where every image is right, as in three groups.
     but_not={"1.96 standard errors": lambda k, n: k / n - 1.96 * np.sqrt(k / n * (1 - k / n) / n)},
@@ -429,7 +429,7 @@ def test_no_entry_exceeds_one(z: Any, t: Any, of: Any = np.subtract) -> None:
 
 
 @claim(
-    "PyTorch records the forward pass ... without the record.",
+    "PyTorch records what is computed from a weight ... `.grad`.",
     on=[("SGD", 1), ("SGD", 2), ("SGD", 4)],
     but_not={"Adam": ("Adam", 2), "a decay": ("decay", 2)},
 )

@@ -490,7 +490,7 @@ def test_float16_needs_a_scaled_loss(
 
 
 @claim(
-    "No loss of the logits can do this ... what it returns.",
+    "No loss function that takes the logits can do this ... what it returns.",
     on=[lambda h, w, y: xent.torch.cross_entropy(h @ w.T, y)],
     but_not={"a loss that takes the layer": lambda h, w, y: xent.torch.linear_cross_entropy(h, w, y)},
 )

@@ -104,7 +104,7 @@ def order(seed: int, eps: float, share: float = 0.0) -> float:
 @claim(
     "06",
     "On this split, the nearest neighbour has the lower loss",
-    "because the choice of the share decides as much",
+    "because the choice of the share matters as much",
     on=[((0, 1e-7), (0, 2.0**-52)), ((0, 0.0, 0.01), (0, 0.0, 1e-13))],
     but_not={
         "one epsilon": ((0, 1e-7), (0, 1e-7)),
@@ -389,7 +389,7 @@ def test_what_each_group_of_certify_catches(loss: Callable[..., Any], t: Array, 
 
 @claim(
     "06",
-    "With distributions as targets PyTorch computes 0 · ∞ too.",
+    "With distributions as targets, PyTorch computes 0 · ∞ too.",
     on=[(k, dtype) for k in (2, 3, 100) for dtype in (np.float32, np.float64)],
     but_not={"no zero": (3, np.float64, 0.01)},
 )

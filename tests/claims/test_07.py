@@ -60,7 +60,7 @@ def weighted() -> Iterator[tuple[Array, Array, Array]]:
 BY_N = LOSSES @ [1, 3] / 2
 test_who_divides_by_what = claim(
     "07",
-    "With class weights PyTorch divides by the sum of weights",
+    "With class weights, PyTorch divides by the sum of weights",
     on=[
         ("torch-class-weights", "index", LOSSES @ [1, 10] / 11),
         ("torch-class-weights", "one-hot", LOSSES @ [1, 10] / 2),
@@ -290,7 +290,7 @@ def test_zero_rows_are_label_smoothing_by_a_half(padding: bool, classes: int, ra
 
 @claim(
     "07",
-    "Under gradient descent on a linear layer the term 1/K ... (Hidden layers would feel it.)",
+    "Under gradient descent on a linear layer, the term 1/K ... (Hidden layers would feel it.)",
     on=[False],
     but_not={"a hidden layer": True},
 )
@@ -469,7 +469,7 @@ def test_keras_binary_loss_with_one_axis(axes: str, w: Array, flat: bool | None 
 
 test_rows_that_do_not_sum_to_one = claim(
     "07",
-    "Since release 1.5 it only warns. ... Keras's `CategoricalCrossentropy` normalises such rows.",
+    "Since release 1.5 it has only warned. ... Keras's `CategoricalCrossentropy` normalises such rows.",
     on=[
         ("sklearn-row-sums", "loss", -np.log([0.2, 0.3]).mean()),
         ("sklearn-row-sums", "warnings", bool),

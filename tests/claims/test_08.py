@@ -522,7 +522,7 @@ def test_the_weight_of_a_target_in_a_mean_of_means(counts: Any, join: Any = None
 
 
 @claim(
-    "In a batch of one class PyTorch's weights cancel",
+    "In a batch of a single class, PyTorch's weights cancel",
     on=lambda: [
         (torch.randn(n, 5), torch.full((n,), c), 9 * torch.rand(5) + 0.1) for n in (1, 8) for c in (0, 4)
     ],
@@ -632,7 +632,7 @@ def test_weights_multiply_the_odds(p: float, w: float, option: Any = None) -> No
 
 
 @claim(
-    "Leaving it out just before the loss is too late if the layer's input has them",
+    "Leaving it out just before the loss is too late if the layer's input contains such values",
     on=[math.nan, math.inf],
     but_not={"rows left out before the layer": (math.nan, True)},
 )

@@ -195,7 +195,6 @@ def test_the_harmonic_mean(written: float, lengths: Array, p: Array) -> None:
 @claim(
     "10",
     "only the lengths of its own answers compete.",
-    "In a flexible model with prompts, only the lengths of answers",
     on=[[0, 0, 1, 1]],
     but_not={"a model that does not see the prompts": [0, 0, 0, 0]},
 )
@@ -807,8 +806,9 @@ def test_only_a_constant_divisor_returns_the_truth(proper: bool, scale: Array, n
 def test_the_front_page_has_the_language() -> None:
     """Its mean length, and what it is learnt as, from all lengths of one sequence and of B."""
     found = re.search(
-        r"each token ends the sequence with probability ([\d.]+), so that sequences have (\d+) tokens on average, is "
-        r"learnt as one of ([\d.]+) with one sequence to a denominator, and as one of ([\d.]+) with (\d+)\.",
+        r"each token ends the sequence with probability ([\d.]+), so that sequences have (\d+) tokens on average\. At "
+        r"the optimum, a model learns a language whose sequences have ([\d.]+) tokens on average with one sequence "
+        r"per denominator, and ([\d.]+) tokens with (\d+)\.",
         (ROOT / "index.md").read_text(encoding="utf-8"),
     )
     assert found

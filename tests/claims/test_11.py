@@ -200,7 +200,7 @@ def test_clipped_steps_of_a_constant_divisor(
 
 @pytest.mark.slow
 @claim(
-    "unclipped, at one sequence a step",
+    "without clipping, at one sequence per step",
     on=[(0.999, 9.98, 9.995), (0.95, 9.70, 9.75)],
     but_not={"the other beta2": (0.95, 9.98, 9.995)},
 )

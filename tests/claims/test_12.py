@@ -106,7 +106,7 @@ BENT = xent.softmax(2 * np.sin(2 * X4) @ rng(4).normal(size=(5, 3)))
 
 @claim(
     "12",
-    "That the inputs are few generally remains a source of error, unless",
+    "The small number of inputs generally remains a source of error, unless",
     on=[(LINEAR, n, 1e-9) for n in (10, 30, 200)],
     but_not={
         "a model that cannot express the truth": (BENT, 200, 1e-9),
@@ -567,7 +567,7 @@ def test_a_linear_logit_does_not_level_off(logit: Callable[[Array], float], alon
 
 @claim(
     "12",
-    "Weighted twice, it is too near to that of the common kind.",
+    "Weighted twice, it is too close to that of the common kind.",
     on=lambda: (
         (rng(k).dirichlet([1, 1]), rng(k).dirichlet(np.ones(K), size=2), 2)
         for K in (2, 3, 100)

@@ -35,7 +35,7 @@ def some(K: int, seed: int = 0) -> tuple[Array, Array]:
 @claim(
     "13",
     "Without a hard part the factor scales SGD's learning rate",
-    "it is a factor on the learning rate, and Adam",
+    "a factor on the learning rate, and Adam",
     "Both hold as long as no weights are decayed and no gradients clipped",
     "a weight decay that is added to the gradient",
     on=[
@@ -78,7 +78,7 @@ def share(alpha: float, T: float) -> float:
 @claim(
     "13",
     "the mixture without $T^2$ at $\\alpha$ is, up to a factor",
-    "at one fixed temperature it amounts to another",
+    "at one fixed temperature it amounts to a different",
     on=lambda: (
         (K, T, a, share(a, T)) for K in (2, 6, 1000) for T in (0.5, 2.0, 20.0) for a in (0.05, 0.4, 0.9)
     ),
@@ -176,9 +176,9 @@ def other_balances() -> dict[str, tuple[str, Array]]:
 @pytest.mark.slow
 @claim(
     "13",
-    "With ten classes and $T^2$ the balance hardly moves",
+    "With ten classes and $T^2$, the balance hardly moves",
     "With ten classes the factor $T^2$ keeps the soft part",
-    "With a thousand classes or more $T^2$ helps, but it is not enough here.",
+    "With a thousand classes or more, $T^2$ helps, but it is not enough here.",
     "In the gradient of a vocabulary's logits, labels that the student gets wrong therefore take over",
     "With a vocabulary it is not enough",
     "so that the noise of the labels partly cancels",
@@ -455,7 +455,7 @@ test_what_the_teacher_saw = claim(
 )(digits)
 test_with_many_images_none_shows = claim(
     "13",
-    "With 500 images no difference shows between labels",
+    "With 500 images, no difference is visible between labels",
     on=[
         "early, nll: hard, 500 images ~ soft T=4, 500 images by 0.002 ± 0.020",
         "early, error: hard, 500 images ~ soft T=4, 500 images by 0.4 ± 0.5",
@@ -467,7 +467,7 @@ test_smoothing = claim(
     "13",
     "Label smoothing with $\\varepsilon = 0.1$ raised the loss on the digits",
     "Label smoothing with $\\varepsilon = 0.1$ raised the loss by",
-    "With $\\varepsilon = 0.003$, the best of the four",
+    "With $\\varepsilon = 0.003$, which of the four values",
     on=[
         *(
             "nll: smoothing > hard",
@@ -551,7 +551,7 @@ def readouts(zeros: int = 0, teachers: int = 1) -> Iterator[Array]:
 @claim(
     "13",
     "Use the same temperature on both sides",
-    "Use it without $T$, and you get a different distribution",
+    "Use these logits without $T$, and you get a different distribution",
     on=lambda: ((P, T) for T in (0.5, 2.0, 6.0) for zeros in (0, 2) for P in readouts(zeros)),
     but_not=lambda: {
         f"equal positive probabilities of {K}, T = {T:g}": (np.repeat([1 / K, 0], [K, zeros]), T)

@@ -82,7 +82,7 @@ def test_whose_prefixes(writer: MarkovSource, p: MarkovSource, q: MarkovSource) 
     assert token_sum(writer, p, q) == pytest.approx(p.kl(q), rel=1e-9)
 
 
-@pytest.mark.claim("14", "With the other writer the mean sum is never negative")
+@pytest.mark.claim("14", "With the other writer, the mean of the sum is never negative")
 def test_the_other_writer() -> None:
     """Larger or smaller than the divergence; chains that differ in the first token alone are the exception."""
 

@@ -120,7 +120,7 @@ def test_what_options_of_the_loss_hold() -> None:
 
 
 @claim(
-    "The plain loss climbs to two arrays of the logits' size",
+    "With the plain loss, the memory climbs to two arrays of the logits' size",
     on=[(rows, classes, 2, 1, 3) for rows, classes in ((512, 8000), (4000, 1000), (100, 30_000))],
     but_not={"one array, then three": (512, 8000, 3)},
 )

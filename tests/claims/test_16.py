@@ -52,7 +52,7 @@ def preferred(scores: Array, reference: Array, beta: float, compared: Array) -> 
 
 
 @claim(
-    "if preferences follow scores $r$, its minimum is ... from each answer to each other one.",
+    "if people prefer $a$ to $b$ ... from each answer to every other.",
     on=lambda: [
         (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, pairs, 0)
         for g in [rng(2)]

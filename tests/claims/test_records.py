@@ -56,7 +56,7 @@ def test_a_third_of_the_length() -> None:
         assert ratio("B=1").mean() > 0.9
 
 
-@pytest.mark.claim("11", "Buckets of similar length do nearly the same to micro-batches of 16.")
+@pytest.mark.claim("11", "With micro-batches of 16, buckets of similar length have nearly the same effect.")
 def test_buckets() -> None:
     def says(arm: str) -> None:
         found, one, sixteen = (speech(a) for a in (arm, "B=1", "B=16"))
@@ -141,14 +141,15 @@ def test_the_front_page_has_the_intervals() -> None:
     """index.md and README: means and standard deviations over the seeds, and theory's lengths."""
     found = {arm: f"{speech(arm).mean():.0f} ± {speech(arm).std(ddof=1):.0f}" for arm in ("B=1", "constant")}
     said = (
-        f"speeches of {found['B=1']} characters, and of {found['constant']} with a constant denominator",
-        f"says {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above, and the 95 % interval of "
-        "their ratio holds what it says",
+        f"speeches of {found['B=1']} characters; with a constant denominator, it writes speeches of "
+        f"{found['constant']}",
+        f"predicts {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above these, and the 95 % "
+        "interval of their ratio contains the predicted ratio",
     )
     shares = [-round(shorter(writers, "B=1").mean()) for writers in (2, 1)]
     said += (
-        f"are {shares[0]} % shorter with one text to a denominator",
-        f"and {shares[1]} % where there is one",
+        f"one text per denominator makes the texts {shares[0]} % shorter",
+        f"and {shares[1]} % shorter if there is only one kind",
     )
     for page in ("index.md", "README.md"):
         text = (EXPERIMENTS.parent / page).read_text(encoding="utf-8")
@@ -239,7 +240,11 @@ def test_the_forecasts_of_restaurants() -> None:
     )
 
 
-@pytest.mark.claim("11", "With two writers, 1 and 4 texts and buckets exclude", "1 text and buckets do")
+@pytest.mark.claim(
+    "11",
+    "With two writers, the intervals of 1 text, 4 texts and buckets exclude",
+    "the intervals of 1 text and buckets exclude the first forecast",
+)
 def test_which_forecasts_of_restaurants_fail() -> None:
     """Of all that a prompt tells, and of nothing of it."""
 
@@ -254,21 +259,14 @@ def test_which_forecasts_of_restaurants_fail() -> None:
         "none": (2, 0, set()), "all but one": (1, 1, {"B=1"}), "as with two": (1, 0, many)})  # fmt: skip
 
 
-@pytest.mark.claim("11", "Packed texts of two writers get visibly shorter")
 @pytest.mark.claim("11", "the terse texts gain in return")
-def test_packed_and_terse_texts_of_two_writers() -> None:
-    cheaper = described(2, "B=1", "nats_terse") - described(2, "constant", "nats_terse")
-    people = described(2, "B=1", "nats") - described(2, "constant", "nats")
-    holds(
-        below,
-        shorter(2, "packed"),
-        cheaper,
-        but_not={"of one writer": shorter(1, "packed"), "people's": people},
-    )
+def test_terse_texts_gain() -> None:
+    cheaper, dearer = (described(2, "B=1", k) - described(2, "constant", k) for k in ("nats_terse", "nats"))
+    holds(below, cheaper, but_not={"people's": dearer})
 
 
 @pytest.mark.claim("11", "with 64 texts per denominator no change is visible")
-@pytest.mark.claim("11", "Clipping at 1.0 concerns")
+@pytest.mark.claim("11", "Clipping at 1.0 affects")
 def test_what_is_not_seen_in_restaurants() -> None:
     def at_most(most: float) -> None:
         shares = [described(w, a, "clipped", clip=True) for w in (1, 2) for a in ("constant", "B=1")]
@@ -278,30 +276,72 @@ def test_what_is_not_seen_in_restaurants() -> None:
     clipped = [shorter(w, a, clip=True) - shorter(w, a) for w in (1, 2) for a in ("constant", "B=1")]
     seen = {arm: shorter(2, arm) for arm in ("B=1", "B=4", "bucketed")}
     holds(unseen, shorter(1, "B=64"), shorter(2, "B=64"), *clipped, but_not=seen)
-    assert interval(shorter(1, "B=64")).low < shorter(1, "B=1").mean() / 2
 
 
-@pytest.mark.claim("11", "change by no visible amount")
-@pytest.mark.claim("11", "the interval of the constant arm with one writer holds this length")
+@pytest.mark.claim("11", "changes by no visible amount")
+@pytest.mark.claim("11", "the interval of the constant arm with one writer contains this length")
 def test_what_else_is_seen_of_restaurants() -> None:
     def alike(key: str) -> None:
         for writers in (1, 2):
             unseen(described(writers, "B=1", key) - described(writers, "constant", key), 0.06)
 
-    def between(people: float) -> None:
-        one, constant = (interval(described(1, arm)) for arm in ("B=1", "constant"))
-        assert constant.holds(people) and people - 0.5 < one.high < people
+    def as_people_do(arm: str, writers: int = 1) -> None:
+        assert interval(described(1, arm)).holds(people[f"writers={writers}"]["length"])
 
     people = record("restaurants/result")["held_out"]
     holds(alike, "missed", but_not={"the length": "length", "terse": "terse"})
+    holds(as_people_do, "constant", but_not={"one text": "B=1", "as two": ("constant", 2)})
+
+
+def by_slots(writers: int, arm: str) -> Array:
+    """The mean lengths, by seed and by the slots that a meaning fills, from 3 to 8."""
+    return np.stack([described(writers, arm, f"by_slots.{k}") for k in range(3, 9)], axis=1)
+
+
+@pytest.mark.claim(
+    "11", "takes a larger share off the texts for fuller meanings", "people's texts get longer"
+)
+def test_fuller_meanings_lose_more() -> None:
+    """A fifth and a third; and a half terse and half people's mean says how long terse texts are."""
+
+    def more(writers: int, arm: str) -> None:
+        change = by_slots(writers, arm) / by_slots(writers, "constant") - 1
+        below(change[:, 3:].mean(1) - change[:, :3].mean(1))
+        below(change[:, -1] - change[:, 0])
+        assert abs(change[:, 0].mean() + 1 / 5) < 0.06 and abs(change[:, -1].mean() + 1 / 3) < 0.06
+
+    holds(more, (2, "B=1"), but_not={"one writer": (1, "B=1"), "four texts": (2, "B=4")})
+    people = by_slots(1, "constant").mean(0)
+    terse = 2 * by_slots(2, "constant").mean(0) - people
+    assert (np.diff(people) > 2).all() and terse[-1] - terse[0] < 0.2 * (people[-1] - people[0])
+
+
+@pytest.mark.claim("11", "the model expects a few hundredths of an end too many")
+@pytest.mark.claim("11", "the tilt is in that choice")
+def test_the_end_hardly_shows_it() -> None:
+    """The shares of the two kinds of text account for their lengths, and the end's own calibration does not."""
+
+    def nearly(writers: int, ends: Array) -> None:
+        above(ends - 1)
+        assert 0.01 < ends.mean() - 1 < 0.06
+
+    def by_choice(arm: str, share: float) -> None:
+        people = described(1, "constant").mean()
+        terse = people - (people - described(2, "constant").mean()) / described(2, "constant", "terse").mean()
+        assert abs((1 - share) * people + share * terse - described(2, arm).mean()) < 0.06 * people
+
+    holds(nearly, *((w, described(w, "B=1", "ends")) for w in (1, 2)), but_not={
+        "a constant": (2, described(2, "constant", "ends")),
+        "as the lengths": (2, described(2, "constant") / described(2, "B=1"))})  # fmt: skip
+    share = described(2, "B=1", "terse").mean()
     holds(
-        between,
-        people["writers=1"]["length"],
-        but_not={"as the constant": 27.7, "as two": people["writers=2"]["length"]},
+        by_choice,
+        ("B=1", share),
+        but_not={"as many as there are": ("B=1", 0.5), "a constant": ("constant", share)},
     )
 
 
-@pytest.mark.claim("11", "It costs held-out texts of people")
+@pytest.mark.claim("11", "One text per denominator costs held-out human texts")
 def test_what_it_costs() -> None:
     def dearer(arm: str, writers: int, least: float, most: float) -> None:
         change = described(writers, arm, "nats") - described(writers, "constant", "nats")
@@ -397,7 +437,7 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 @pytest.mark.claim(
     "rewards",
     "Under expected steps a constant should have kept these lengths",
-    "with each reply's length they ended longer than right ones",
+    "with each reply's length as the divisor they ended longer than right ones",
     "With drawn replies and the rate that learns fastest",
 )
 def test_nothing_holds_a_free_policy() -> None:
@@ -461,11 +501,11 @@ def group(recipe: str) -> str:
 @pytest.mark.claim(
     "rewards",
     "The lines fall into four groups",
-    "An error near 3 is a gradient four times",
+    "An error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, exact for its blocks of one length",
+    "nanoGPT, which is exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
-    "divide a short window by the steps that it should have had",
+    "divide a short window by the number of steps that it should have had",
     "so does a subclass whose `compute_loss` returns a mean",
 )
 @RECIPES
@@ -587,15 +627,16 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one text of its own for each meaning they gain about four fifths ... these lead by about a tenth",
+    "Along one text of its own for each meaning they gain about four fifths ... these labels lead by about a tenth",
     "students of its distributions came within about a tenth",
-    "distributions along texts of its own did about nine tenths",
+    "distributions along texts of its own achieved about nine tenths",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
 
     def as_all_labels(*cell: Any) -> None:
-        within(less(cell, ("labels", ALL)), -0.06, 0.06)
+        within(less(cell, ("labels", ALL)), -0.05, 0.0)
+        assert less(cell, ("labels", ALL)).mean() == pytest.approx(-0.02, abs=0.01)
 
     other = {
         "texts": PLAIN, "labels for 20 %": ("labels", PART), "labels": LABELS_5, "the teacher": ("teacher", ALL)
@@ -633,11 +674,10 @@ def test_a_larger_student() -> None:
     "The prompts without answers are worth about two fifths of that.",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
     "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
-    "For the same texts, distributions are worth about another fifth ... make up for about half of it",
+    "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "Eight probabilities and a bucket lose somewhat less than a tenth",
     "eight words and a bucket lost a third of what distributions gain over texts",
     "which here cost part of the gain",
-    "Its texts as labels, its distributions along the few answers",
 )
 def test_where_the_gain_comes_from() -> None:
     def gains(cell: Cell, low: float, high: float, over: Cell = LABELS_5) -> None:
@@ -673,13 +713,13 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With Jensen-Shannon and the reverse divergence people's answers cost ... at the model's own best temperature.",
-    "They are sharper, and what they write misses two fifths fewer slots",
-    "at half the temperature the lead falls from a twentieth of the slots to less than a hundredth.",
+    "With the Jensen-Shannon divergence people's answers cost ... a quarter of a nat or more.",
+    "These students are sharper, and what they write misses about a third fewer slots",
+    "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
     "the reverse divergence and Jensen-Shannon make ... too sure",
     "on-policy steps from the student of labels did not catch up",
-    "On-policy steps gain no nats over the teacher's texts ... for about four times the tokens scored",
+    "On-policy steps gain no nats over the teacher's texts ... about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def even(*cell: Any) -> None:
@@ -697,12 +737,12 @@ def test_on_policy_and_sharpness() -> None:
         part = less(cell, WARM, "missed") / np.array(
             [distilled(WARM, "missed")[s] for s in sorted(distilled(cell))]
         )
-        assert part.mean() == pytest.approx(0.4, abs=0.05)
+        assert part.mean() == pytest.approx(1 / 3, abs=0.05)
 
     def shrinks(*cell: Any) -> None:
-        within(less(cell, WARM, "missed"), 0.035, 0.065)
-        above(less(cell, WARM, "missed_half"))
-        assert less(cell, WARM, "missed_half").mean() < 0.01
+        within(less(cell, WARM, "missed"), 0.02, 0.06)
+        assert less(cell, WARM, "missed").mean() == pytest.approx(0.04, abs=0.005)
+        assert 0 < less(cell, WARM, "missed_half").mean() < 0.01
 
     labels = {"labels": LABELS_5}
     holds(even, FORWARD, but_not={arm: (arm, FEW) for arm, _ in SHARP} | labels)

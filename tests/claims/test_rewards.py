@@ -142,7 +142,7 @@ SUMMED = {
 
 
 @claim(
-    "the gradient of this ratio has the factor $1/|o|$, so that",
+    "the gradient of this ratio has the factor $1/|o|$, so GSPO",
     "LUSPO {cite}`liu2026luspo` multiplies GSPO's loss by the length",
     on=[("grpo", -1.0), ("sapo", -1.0), ("gspo", -1.0), ("luspo", 0.0), ("dr_grpo", 0.0), ("dapo", 0.0)],
     but_not={"GSPO by nothing": ("gspo", 0.0), "LUSPO by the length": ("luspo", -1.0)},

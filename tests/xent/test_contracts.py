@@ -743,6 +743,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
      "proposal_temperature: expected a number > 0 in the range of torch.float32, got 1e+39"),
     (lambda: xt.cross_entropy(T.float(), T_Y, softcap=1e39),
      "softcap: expected a number > 0 in the range of torch.float32, got 1e+39"),
+    *((partial(getattr(package, name), x, dim=1), "axis: expected the class axis under this name, got dim=1")
+      for package, x in ((xent, ROWS), (xt, T)) for name in ("softmax", "log_softmax", "log_sum_exp")),
     (lambda: xt.log_sum_exp(T[:0], axis=0), "x: expected at least one class along axis 0, got shape (0, 3)"),
 ]
 Y3, Z3 = np.array([True, False, True]), np.array([2.0, 1.0, 0.0])
@@ -831,10 +833,12 @@ def test_a_float32_softmax_of_a_large_vocabulary_is_a_distribution_in_float64(de
 def test_a_sum_may_be_off_by_the_rounding_of_its_terms(classes: int) -> None:
     p, within = np.full(classes, 1 / classes), max(1e-6, 4.8e-7 * classes**0.5)
     p[0] += 0.99 * within
-    soft(np.zeros(classes), p)
+    for package, convert in BOTH.values():
+        package.soft_cross_entropy(convert(np.zeros(classes)), convert(p))
     p[0] += 0.02 * within
-    with pytest.raises(ValueError, match=r"^target_probs: .*sum to one"):
-        soft(np.zeros(classes), p)
+    for package, convert in BOTH.values():
+        with pytest.raises(ValueError, match=r"^target_probs: .*sum to one"):
+            package.soft_cross_entropy(convert(np.zeros(classes)), convert(p))
 
 
 PROMISED = re.findall(r"torch>=([\d.]+)", (Path(__file__).parents[2] / "pyproject.toml").read_text())

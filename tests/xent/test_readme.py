@@ -119,7 +119,9 @@ def test_what_is_an_error_and_where() -> None:
     logits, none = torch.zeros(1, 3), torch.tensor([-100])
     with pytest.raises(ValueError, match=r"^targets: .* got 7"):
         loss(logits, torch.tensor([7]))
-    found = re.search(r"is, outside (.*), an error that names the argument", README)
+    found = re.search(
+        r"outside (.*), a label out of range, .* raises an error that names the argument", README
+    )
     assert found
     named = re.findall(r"`([\w.]+)`", found[1])
     assert named == ["torch.compile", "torch.export", "torch.func"]

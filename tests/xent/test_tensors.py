@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import xent
 import xent.torch as xt
+from xent.torch import _reduction
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -332,3 +334,49 @@ def test_where_and_how_a_tensor_is_stored(function: Any) -> None:
                 ValueError, match=f"^{name}: expected the device of the logits, cpu, got cuda:7"
             ):
                 function(**moved)
+
+
+# What the values of arguments are asked for, is asked together. A kernel may ask more.
+W, C = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.0, 2.0])
+P = torch.softmax(Z, -1)
+ASKING: list[Callable[[Tensor], Any]] = [
+    lambda z: xt.cross_entropy(z, Y, ignore_index=0, weight=C, sample_weight=W),
+    lambda z: xt.selected_log_probs(z, Y, ignore_index=0),
+    lambda z: xt.soft_cross_entropy(z, P, weight=C, sample_weight=W),
+    lambda z: xt.binary_cross_entropy(z, P, pos_weight=C, sample_weight=W[:, None]),
+    lambda z: xt.focal_loss(z, Y, ignore_index=0, alpha=C, sample_weight=W),
+    lambda z: xt.nll(z.log_softmax(-1), Y, ignore_index=0, weight=C, sample_weight=W),
+    lambda z: xt.log_loss(z.softmax(-1), Y, ignore_index=0, weight=C, sample_weight=W),
+    lambda z: xt.binary_log_loss(z.sigmoid(), P, sample_weight=W[:, None]),
+    lambda z: xt.distillation_loss(z, Z, sample_weight=W),
+    lambda z: xt.mixed_loss(z, Z, Y, ignore_index=0, sample_weight=W),
+    lambda z: xt.top_k_loss(z, P[:, :2].log(), Y[:, None] + torch.tensor([0, 1]), sample_weight=W),
+    lambda z: xt.sampled_loss(z, Y[:, None], W[:, None], sample_weight=W),
+    lambda z: xt.linear_cross_entropy(z, Z, Y, ignore_index=0, weight=W, sample_weight=W),
+    lambda z: xt.linear_distillation_loss(z, Z, teacher_samples=(Y[:, None], W[:, None]), sample_weight=W),
+    lambda z: xt.linear_distillation_loss(
+        z, Z, teacher_top_k=xt.top_k_of_teacher(Z[:, :2], 2), sample_weight=W
+    ),
+]
+
+
+class Asks(TorchDispatchMode):
+    """Count where a GPU would be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function.overloadpacket.__name__ in ("_local_scalar_dense", "nonzero", "equal")
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("call", ASKING)
+def test_a_gpu_is_waited_for_once(call: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    transfers = []
+    real = Tensor.tolist
+    monkeypatch.setattr(Tensor, "is_cpu", False)
+    monkeypatch.setattr(Tensor, "tolist", lambda x: transfers.append(x.shape) or real(x))
+    monkeypatch.setattr(_reduction, "_blockwise", lambda t, z, b, w, s: (t.plain(z, *b), torch.zeros_like(z)))
+    with Asks() as asked:
+        call(Z.clone().requires_grad_())
+    assert (len(transfers), asked.count) == (1, 0)

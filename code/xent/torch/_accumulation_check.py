@@ -38,8 +38,6 @@ sum the losses, and divide once by what counts in the whole window:
             (summed_loss(model, micro.batch) * micro.scale).backward()
 or, where a trainer hands out the count of the window (num_items_in_batch), divide the summed loss by that"""
 
-ONE = ", at least one in each sequence"
-
 
 @dataclass(frozen=True)
 class AccumulationReport:
@@ -172,17 +170,17 @@ def check_accumulation(
             + (f"{came[0]}" if ranks == 1 else f"{came} on the ranks")
         )
     parts = [batch for theirs in everyone for batch in theirs]
-    counts = None
+    masks = None
     if targets is not None:
         of = counting(targets, ignore_index)
-        counts = in_all_ways([of(batch) for batch in parts])
-        due, came = int(counts["targets"].sum()), exchange(int(of(whole_batch).sum()), group, ranks)
+        masks = [of(batch) for batch in parts]
+        due, came = sum(int(c.sum()) for c in masks), exchange(int(of(whole_batch).sum()), group, ranks)
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
-    return compare(model, everyone, mine, whole_batch, step, reference, counts, tolerance, group)
+    return compare(model, everyone, mine, whole_batch, step, reference, masks, tolerance, group)
 
 
 def compare(
@@ -192,11 +190,16 @@ def compare(
     whole_batch: B,
     step: Callable[[nn.Module, list[B]], Any],
     reference: Callable[[nn.Module, B], Any] | None,
-    counts: dict[str, Floats] | None,
+    masks: list[Tensor] | None,
     tolerance: float | None,
     group: Any = None,
+    also: dict[str, Floats] | None = None,
 ) -> AccumulationReport:
-    """Take the gradients that `check_accumulation` needs, of its arguments and of their counts, and judge them."""
+    """Take the gradients that `check_accumulation` needs, and judge them.
+
+    `masks` say what counts in each micro-batch of all ranks, and `also` names further counts, which a loop may divide
+    by.
+    """
     ranks, steps = len(everyone), len(mine)
 
     def plainly(batch: B) -> Any:
@@ -214,10 +217,11 @@ def compare(
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     norms = exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
-    plain = reference is not None
+    counts, shifted = (None if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, apart, plain
-    ).judge(tolerance is None)
+        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted or {}, apart,
+        plain=reference is not None,
+    ).judge(tolerance is None)  # fmt: skip
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
@@ -244,6 +248,7 @@ class _Evidence:
     eps: float  # of the coarsest dtype
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
     counts: dict[str, Floats] | None  # each (W K,), by what is counted
+    shifted: dict[str, Floats]  # the same for a model that shifts the labels
     apart: bool  # whether the ranks ended with different gradients
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     noise: float = 0.0  # the angle that rounding makes
@@ -257,7 +262,6 @@ class _Evidence:
         into their span, beside what the losses' own factors are rounded by.
         """
         rests, limit = [], self.tolerance
-        self.norms = [(self.ours, "the micro-batches'"), (self.whole, "the whole batch's")]
         for name in ("ours", "whole"):
             gradient = getattr(self, name)
             fitted = _weights(self.alone, gradient) @ self.alone
@@ -270,7 +274,9 @@ class _Evidence:
         self.noise = max(noise, self.eps, limit / 100) / 2
         if measured:
             self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
-        self.shift()
+        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
+        if self.counts and not self.fits(self.counts["targets"]) and self.fits(self.shifted["targets"]):
+            self.counts = self.shifted
         self.by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
         self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
@@ -282,26 +288,6 @@ class _Evidence:
             self.miscounts = not self.by and error(level, self.whole) > self.tolerance
             self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
             self.means = True
-
-    def shift(self) -> None:
-        """A causal model shifts its labels. Where they were given as they are, the whole batch tells."""
-        n = self.counts or {}
-        shifted = n.get("labels after a shift")
-        if shifted is None or self.fits(n["targets"]) or not self.fits(shifted):
-            return
-        rows = n["labels before the shift"] - n["targets"]
-        positions = n["positions (padding too)"]
-        least = n.get("labels after a shift" + ONE)
-        self.counts = (
-            {what: c for what, c in n.items() if "shift" not in what and ONE not in what}
-            | {
-                "targets": shifted,
-                "labels before the shift": n["targets"],
-                "positions (padding too)": positions - rows,
-                "positions (before the shift, padding too)": positions,
-            }
-            | ({} if least is None else {"targets" + ONE: least})
-        )
 
     def fits(self, n: Floats) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
@@ -509,22 +495,11 @@ class _Evidence:
         if not self.told():
             return None  # then the weights are not the only ones
         live = self.alone.any(1)
-        slack = max(self.tolerance, 1e-3)
-        gone = (found.abs() <= slack * found.abs().max()) & live
-        kept = live & ~gone
-        if gone.any() and kept.any():
-            share, level = float(found[kept].sum() / due[kept].sum()), float(found[kept].mean())
-            if error(share * due[kept] @ self.alone[kept], self.ours) <= self.tolerance:
-                whose = (
-                    "the others have what is due to them" if abs(share - 1) <= slack
-                    else "the others share its weight" if abs(float(found[kept].sum() / due.sum()) - 1) <= slack
-                    else f"the others: {self.in_words(share)}"
-                )  # fmt: skip
-            elif error(level * self.alone[kept].sum(0), self.ours) <= self.tolerance:
-                whose = f"the others weigh {level:.3g} each, a mean of means"
-            else:
-                return None
-            cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; {whose}"
+        gone = (found.abs() <= max(self.tolerance, 1e-3) * found.abs().max()) & live
+        if gone.any() and (live & ~gone).any():
+            kept = live & ~gone
+            cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; the others have weights "
+            cause += f"{_listed(found[kept])}, where {_listed(due[kept])} is due"
             return _Verdict(False, cause, "give every micro-batch to the window")
         times = torch.where(live, found / due, 1.0).round()
         more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(times.tolist()) if t > 1]
@@ -617,10 +592,6 @@ class _Evidence:
         power = round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and near(factor / 2.0**power) and not found:
             found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
-        if self.counts is not None and not found:
-            own = [i for i, c in enumerate(self.counts["targets"]) if c and near(factor * k * c / n)]
-            alone = "of what it should be: divided by K times the targets of micro-batch"
-            found += [f"{factor:.4g} {alone} {i} alone" for i in own[:1]]
         full = round(k / factor) if factor > k / 1000 else 0
         if not found and full > k and near(k / factor / full):
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
@@ -630,17 +601,9 @@ class _Evidence:
                 found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            found.append(f"{factor:.4g} times what it should be, no usual factor{self.round_norms()}{hint}")
+            norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
+            found.append(f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}")
         return "; or ".join(found)
-
-    def round_norms(self) -> str:
-        """Ask whether gradients are clipped, by their norms: a bound is a round number."""
-        for gradient, what in self.norms:
-            norm = float(gradient.norm())
-            # clip_grad_norm_ adds 1e-6 to the norm. Of small norms that makes any one round.
-            if norm > 0.03 and abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
-                return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
-        return " (is one clipped?)"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
@@ -697,22 +660,28 @@ def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     return weights
 
 
-def in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
-    """Count each micro-batch's mask, or number, in the ways that loops do."""
-    found = {"targets": [int(c.sum()) for c in n]}
-    if all(c.ndim > 1 for c in n):
-        found["labels after a shift"] = [int(c[:, 1:].sum()) for c in n]
-        found["labels before the shift"] = [int(c.sum()) + len(c) for c in n]
-        found["positions (padding too)"] = [c.numel() for c in n]
-        found["positions (before the shift, padding too)"] = [c.numel() + len(c) for c in n]
-        for what, first in (("targets", 0), ("labels after a shift", 1)):
-            one = [int(c[:, first:].flatten(1).sum(1).clamp(min=1).sum()) for c in n]
-            if one != found[what]:
-                found[what + ONE] = one
-        found["sequences"] = [int(c.flatten(1).any(1).sum()) for c in n]
-    elif all(c.dtype is torch.bool for c in n):
-        found["rows, those too that are ignored"] = [c.numel() for c in n]
-    return {what: np.asarray(v, np.float64) for what, v in found.items()}
+def _in_all_ways(masks: list[Tensor], first: int) -> dict[str, Floats]:
+    """Count each micro-batch's mask, or number, in the ways that loops do; targets are what counts from `first` on."""
+
+    def each(count: Callable[[Tensor], Any], start: int = first) -> Floats:
+        return np.array([float(count(c[:, start:] if c.ndim > 1 else c)) for c in masks])
+
+    targets = each(Tensor.sum)
+    if any(c.ndim < 2 for c in masks):
+        known = all(c.dtype is torch.bool for c in masks)
+        return {"targets": targets} | (
+            {"rows, those too that are ignored": each(Tensor.numel)} if known else {}
+        )
+    least = each(lambda c: c.flatten(1).sum(1).clamp(min=1).sum())
+    return {
+        "targets": targets,
+        "labels before the shift": each(Tensor.sum, 0) if first else targets + each(len),
+        "positions (padding too)": each(Tensor.numel),
+        "positions (before the shift, padding too)": each(Tensor.numel) + each(len),
+        "sequences": each(lambda c: c.flatten(1).any(1).sum()),
+        **({} if first else {"labels after a shift": each(Tensor.sum, 1)}),
+        **({"targets, at least one in each sequence": least} if (least != targets).any() else {}),
+    }
 
 
 @contextmanager

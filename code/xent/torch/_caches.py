@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xent._validate import MOST, integer, refuse_where, shown, sum_tolerance
+from xent._validate import MOST, integer, shown, sum_tolerance
 from xent.distillation import above_zero
 
 from . import _checks as tensors
@@ -76,7 +76,9 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     return TopK(indices, tail, probs.gather(-1, indices), classes=v.shape[-1])
 
 
-def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> tuple[Tensor, ...]:
+def masses_of(
+    cache: Any, hidden: Tensor, weight: Tensor | None, classes: int, asked: tensors.Asked
+) -> tuple[Tensor, ...]:
     """Check a cache of top classes, and return its indices, masses and tail with a row for each row."""
     if not isinstance(cache, TopK):
         raise TypeError(f"teacher_top_k: expected an xent.torch.TopK, got {type(cache).__name__}")
@@ -96,23 +98,25 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
         if value.shape != shape:
             raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
     live = _live(weight, hidden)
-    tensors.in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
+    tensors.in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes, asked)
     masses = tensors.widened(values, name)
     if concrete(indices, masses, tail):
         ordered = indices.sort(-1).values
         repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
-        refuse_where(repeated, name, "distinct classes", got="a repeated one")
+        asked.refuse_where(repeated, name, "distinct classes", got="a repeated one")
         slack = sum_tolerance(values.dtype, indices.shape[-1])
-        tensors.inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
-        tensors.inside(tail.masked_fill(~live, 0.0), name)
+        tensors.inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, asked, slack)
+        tensors.inside(tail.masked_fill(~live, 0.0), name, asked)
         total = masses.sum(-1, dtype=tail.dtype) + tail
         wrong = ~((total - 1).abs() <= slack) & live
         expected = f"masses that sum to one with the tail (within {slack:.2g} for {values.dtype})"
-        refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
+        asked.refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
     return indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)
 
 
-def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> tuple[Tensor, ...]:
+def samples_of(
+    samples: Any, hidden: Tensor, weight: Tensor | None, classes: int, asked: tensors.Asked
+) -> tuple[Tensor, ...]:
     """Check sampled classes and their weights, and return them with a row for each row."""
     name = "teacher_samples"
     if not isinstance(samples, tuple) or len(samples) != 2:
@@ -121,10 +125,10 @@ def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int
     given = tensors.tensor_of(samples[1], name).detach()
     tensors.same_device(given, name, hidden)
     dead = ~_live(weight, hidden).unsqueeze(-1)
-    tensors.in_range(indices.masked_fill(dead, 0), name, classes)
+    tensors.in_range(indices.masked_fill(dead, 0), name, classes, asked)
     if given.shape == indices.shape:
         given = given.masked_fill(dead, 0)
-    masses = tensors.weights(given, name, tuple(indices.shape), "that of the indices", hidden)
+    masses = tensors.weights(given, name, tuple(indices.shape), "that of the indices", hidden, asked)
     return tuple(x.reshape(-1, indices.shape[-1]) for x in (indices, masses))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,71 @@ from torch import Tensor
 
 from xent import _validate as check
 
-from ._reduction import Settings, accumulator, concrete, wide
+from ._reduction import Divisor, accumulator, concrete, wide
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class Asked:
+    """How a call reduces, and what it asks of its tensors' values, which is read at once, before they are used.
+
+    So a GPU is waited for once; what is wrong, where something is, it is asked again.
+    """
+
+    def __init__(self, reduction: Any = "none", denominator: Any = None) -> None:
+        # A traced tensor stays one, so that each value has the same graph.
+        traced = isinstance(denominator, Tensor) and not (concrete(denominator) or denominator.is_meta)
+        traced = traced and denominator.ndim == 0 and denominator.dtype in (*LABEL_DTYPES, *FLOAT_DTYPES)
+        self.reduction, number = check.reduction_arguments(reduction, 1.0 if traced else denominator)
+        self.denominator: Any = denominator if traced else number
+        self.values: list[Tensor] = []
+        self.answers: list[tuple[int, Callable[..., None]]] = []
+
+    def ask(self, values: Sequence[Tensor], answer: Callable[..., None]) -> None:
+        """Have `answer` called with these numbers, to refuse them."""
+        self.values += values
+        self.answers.append((len(values), answer))
+
+    def refuse_where(self, wrong: Tensor, *told: Any, **how: Any) -> None:
+        """As `check.refuse_where`."""
+
+        def answer(found: bool) -> None:
+            if found:
+                check.refuse_where(wrong, *told, **how)
+
+        self.ask((wrong.any(),), answer)
+
+    def read(self, *more: Tensor) -> list[float]:
+        """Have answered what was asked, and return more numbers."""
+        values, self.values = [*self.values, *(x.detach() for x in more)], []
+        if not values or values[0].is_cpu:
+            numbers = [x.item() for x in values]
+        else:  # one transfer
+            numbers = torch.stack([x.to(accumulator(x)) for x in values]).tolist()
+        for count, answer in self.answers:
+            answer(*numbers[:count])
+            numbers = numbers[count:]
+        self.answers = []
+        return numbers
+
+    def divisor(self, shape: torch.Size, mass: Tensor | None) -> Divisor:
+        """Read, and return what the sum of weighted losses is divided by; `mass` is what they add to the mean's."""
+        if self.reduction == "mean" and not isinstance(self.denominator, Tensor) and not self.denominator:
+            if mass is None:
+                self.read()
+                return check.mean_divisor(math.prod(shape), self.denominator)
+            total = mass.sum(dtype=accumulator(mass))
+            if concrete(mass):
+                checked = check.mean_divisor(self.read(total)[0], self.denominator)
+                return total if total.requires_grad else checked
+            self.read()
+            return total
+        self.read()
+        if isinstance(self.denominator, Tensor):  # traced; nothing over nothing is 0
+            counted = torch.as_tensor(math.prod(shape) if mass is None else mass.sum())
+            return torch.where((self.denominator == 0) & (counted == 0), 1.0, self.denominator)
+        return None if self.reduction == "none" else self.denominator or 1.0
 
 
 def tensor_of(value: Any, name: str) -> Tensor:
@@ -51,7 +112,13 @@ def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
 
 
 def labels_of(
-    targets: Any, moved: Tensor, ignore_index: int | None, classes: int | None = None, *, axis: int = -1
+    targets: Any,
+    moved: Tensor,
+    ignore_index: int | None,
+    asked: Asked,
+    classes: int | None = None,
+    *,
+    axis: int = -1,
 ) -> tuple[Tensor, Tensor | None]:
     """Return class indices as int64 with ignored ones set to 0, and the mask of those that count.
 
@@ -79,7 +146,7 @@ def labels_of(
         labels = labels.masked_fill(~counts, 0)
     classes = moved.shape[-1] if classes is None else classes
     if classes:
-        in_range(labels, "targets", classes)
+        in_range(labels, "targets", classes, asked)
     return labels, counts
 
 
@@ -90,47 +157,64 @@ def differ(labels: Tensor, ignore_index: int) -> Tensor:
     return (labels.long() if labels.dtype in LABEL_DTYPES else labels) != ignore_index
 
 
-def in_range(labels: Tensor, name: str, classes: int) -> None:
+def in_range(labels: Tensor, name: str, classes: int, asked: Asked) -> None:
     """Refuse what is no class index."""
-    if concrete(labels) and labels.numel():
-        low, high = torch.stack(labels.aminmax()).tolist()  # one transfer
+
+    def answer(low: int, high: int) -> None:
         if low < 0 or high >= classes:
-            hint = (lambda: check.meant(low, high, classes)) if name == "targets" else str
+            hint = (lambda: check.meant(int(low), int(high), classes)) if name == "targets" else str
             wrong = (labels < 0) | (labels >= classes)
             check.refuse_where(wrong, name, f"class indices in [0, {classes})", labels, hint=hint)
 
+    if concrete(labels) and labels.numel():
+        asked.ask(labels.aminmax(), answer)
+
 
 def distributions(
-    value: Any, name: str, like: Tensor, other: str, axis: int, hint: Callable[[], str] = str
+    value: Any, name: str, like: Tensor, other: str, axis: int, asked: Asked, hint: Callable[[], str] = str
 ) -> Tensor:
     """Return distributions along `axis`, in float32 or float64."""
     indices = isinstance(value, Tensor) and value.dtype in LABEL_DTYPES and value.ndim < like.ndim
     tensor = widened(value, name, "; for class indices use cross_entropy" if indices else "")
     same_shape(tensor, name, like.shape, other, like)
-    if concrete(tensor) and tensor.numel():
-        given, tolerance = tensor.detach(), check.sum_tolerance(value.dtype, tensor.shape[axis])
-        low, high, off = torch.stack([*given.aminmax(), (given.sum(axis) - 1).abs().amax()]).tolist()
-        if not (low >= 0 and high <= 1 + tolerance):
-            inside(tensor, name, tolerance, hint=hint)
-        if not off <= tolerance:  # to add up in float64, PyTorch copies all of them
-            sums = given.sum(axis, dtype=accumulator(tensor))
-            expected = check.sum_to_one("probabilities", value, axis, tolerance)
-            wrong = (sums - 1).abs() > tolerance
+    slack = check.sum_tolerance(value.dtype, tensor.shape[axis])
+    inside(tensor, name, asked, slack, hint=hint)
+
+    def answer(off: float) -> None:
+        if not off <= slack:  # to add up in float64, PyTorch copies all of them
+            sums = tensor.sum(axis, dtype=accumulator(tensor))
+            expected = check.sum_to_one("probabilities", value, axis, slack)
+            wrong = (sums - 1).abs() > slack
             check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
+
+    if concrete(tensor) and tensor.numel():
+        asked.ask(((tensor.detach().sum(axis) - 1).abs().amax(),), answer)
     return tensor
 
 
-def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], str] = str) -> None:
+def inside(
+    tensor: Tensor, name: str, asked: Asked, slack: float = 0.0, *, hint: Callable[[], str] = str
+) -> None:
     """Refuse what lies outside [0, 1]."""
-    if concrete(tensor) and tensor.numel():
-        low, high = torch.stack(tensor.detach().aminmax()).tolist()
+
+    def answer(low: float, high: float) -> None:
         if not (low >= 0 and high <= 1 + slack):
             wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
             check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
 
+    if concrete(tensor) and tensor.numel():
+        asked.ask(tensor.detach().aminmax(), answer)
+
 
 def weights(
-    value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor, *, broadcast: bool = False
+    value: Any,
+    name: str,
+    shape: tuple[int, ...],
+    of: str,
+    like: Tensor,
+    asked: Asked,
+    *,
+    broadcast: bool = False,
 ) -> Tensor:
     """Return finite weights >= 0 of the given shape, on the device of `like` and in its wide dtype."""
     if type(value) in (int, float):
@@ -141,9 +225,17 @@ def weights(
     elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
     check.fitting_shape(tuple(value.shape), name, shape, of, broadcast)
-    tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
-    if concrete(tensor):
-        check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
+    few: Tensor = value.to(device=like.device, dtype=wide(like.dtype))
+    tensor = few.expand(shape)
+
+    def answer(low: float, high: float) -> None:
+        if not (low >= 0 and high < math.inf):
+            check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
+        if low == 0 and name == "pos_weight":
+            raise ValueError("pos_weight: expected finite weights > 0, got 0")
+
+    if concrete(tensor) and few.numel():
+        asked.ask(few.detach().aminmax(), answer)
     return tensor
 
 
@@ -153,14 +245,6 @@ def within(value: float, name: str, dtype: torch.dtype) -> float:
     if not limits.tiny <= value <= limits.max:
         raise ValueError(f"{name}: expected a number > 0 in the range of {wide(dtype)}, got {value}")
     return value
-
-
-def reduction_arguments(reduction: Any, denominator: Any) -> Settings:
-    """Check `reduction` and `denominator`; a traced tensor stays one, so that each value has the same graph."""
-    traced = isinstance(denominator, Tensor) and not (concrete(denominator) or denominator.is_meta)
-    if not (traced and denominator.ndim == 0 and denominator.dtype in (*LABEL_DTYPES, *FLOAT_DTYPES)):
-        return check.reduction_arguments(reduction, denominator)
-    return check.reduction_arguments(reduction, 1.0)[0], denominator
 
 
 def cap_and_penalty(softcap: Any, z_loss: Any, dtype: torch.dtype) -> tuple[float | None, float]:
@@ -175,32 +259,50 @@ def cap_and_penalty(softcap: Any, z_loss: Any, dtype: torch.dtype) -> tuple[floa
 
 def target_weights(
     moved: Tensor,
+    asked: Asked,
     sample_weight: Any,
     counts: Tensor | None = None,
     labels: Tensor | None = None,
     weight: Any = None,
+    classes: int | None = None,
 ) -> Tensor | None:
     """Return what each target weighs, by its class and by itself; None if all weigh one."""
     result = None
     if weight is not None:
-        result = weights(weight, "weight", (moved.shape[-1],), "one weight a class", moved)[labels]
+        result = of_labels(weight, "weight", moved, classes or moved.shape[-1], labels, asked)
     if sample_weight is not None:
         shape = tuple(moved.shape[:-1])
-        each = weights(sample_weight, "sample_weight", shape, "that of the targets", moved, broadcast=True)
+        of = "that of the targets"
+        each = weights(sample_weight, "sample_weight", shape, of, moved, asked, broadcast=True)
         result = each if result is None else result * each
     if counts is None:
         return result
     return counts.to(wide(moved.dtype)) if result is None else result.masked_fill(~counts, 0.0)
 
 
+def of_labels(
+    value: Any,
+    name: str,
+    like: Tensor,
+    classes: int,
+    labels: Tensor | None,
+    asked: Asked,
+    of: str = "one weight a class",
+) -> Tensor:
+    """Return one number a class for each target, whose class may be still to be asked for."""
+    assert labels is not None
+    of_class = weights(value, name, (classes,), of, like, asked)
+    return of_class[labels.clamp(0, classes - 1)]
+
+
 def distributions_and_weights(
-    t: Tensor, like: Tensor, weight: Any, sample_weight: Any
+    t: Tensor, like: Tensor, asked: Asked, weight: Any, sample_weight: Any
 ) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
     """Return what stands beside the logits (the classes' weights with a row for each row), weights, and masses."""
-    w = mass = target_weights(like, sample_weight)
+    w = mass = target_weights(like, asked, sample_weight)
     if weight is None:
         return (t,), w, mass
-    of_class = weights(weight, "weight", (t.shape[-1],), "one weight a class", like)
+    of_class = weights(weight, "weight", (t.shape[-1],), "one weight a class", like, asked)
     each = t @ of_class.to(t.dtype)
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)

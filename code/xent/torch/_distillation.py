@@ -50,8 +50,9 @@ def distillation_loss(
     """
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(soft, z, (v,), w, tensors.reduction_arguments(reduction, denominator))
+    asked = tensors.Asked(reduction, denominator)
+    w = tensors.target_weights(z, asked, sample_weight)
+    return reduce_rows(soft, z, (v,), w, asked.divisor(z.shape[:-1], w))
 
 
 def mixed_loss(
@@ -74,10 +75,11 @@ def mixed_loss(
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    asked = tensors.Asked(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
     terms, beside = mixture(held(alpha, z), soft, (v,), labels)
-    w = tensors.target_weights(z, sample_weight, counts)
-    return reduce_rows(terms, z, beside, w, tensors.reduction_arguments(reduction, denominator))
+    w = tensors.target_weights(z, asked, sample_weight, counts)
+    return reduce_rows(terms, z, beside, w, asked.divisor(z.shape[:-1], w))
 
 
 def top_k_loss(
@@ -98,7 +100,8 @@ def top_k_loss(
     if len(shape) != z.ndim:
         raise ValueError(f"{name}: expected {z.ndim} dimensions, as student_logits, got shape {shape}")
     log_p, _ = tensors.logits_of(tensors.widened(top_log_probs, name).detach(), name, axis)
-    at = _class_choices(top_indices, "top_indices", z, axis)
+    asked = tensors.Asked(reduction, denominator)
+    at = _class_choices(top_indices, "top_indices", z, axis, asked)
     if at.shape != log_p.shape:
         raise ValueError(
             f"top_indices: expected the shape of {name}, {shape}, got {tuple(top_indices.shape)}"
@@ -106,12 +109,11 @@ def top_k_loss(
     tensors.same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
         mass = log_p.exp().sum(-1)
-        arrays.check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
+        highest, dtype = log_p.amax(-1), top_log_probs.dtype
+        arrays.check_top_k(at.sort(-1).values, mass, highest, dtype, treatment, asked.refuse_where)
     z = z.double() if log_p.dtype == torch.float64 else z
-    w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(
-        TopK(treatment), z, (log_p, at), w, tensors.reduction_arguments(reduction, denominator)
-    )
+    w = tensors.target_weights(z, asked, sample_weight)
+    return reduce_rows(TopK(treatment), z, (log_p, at), w, asked.divisor(z.shape[:-1], w))
 
 
 def sample_targets(
@@ -167,16 +169,15 @@ def sampled_loss(
 ) -> Tensor:
     """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
-    at = _class_choices(indices, "indices", z, axis)
+    asked = tensors.Asked(reduction, denominator)
+    at = _class_choices(indices, "indices", z, axis, asked)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()
     tensors.same_device(given, "importance_weights", z)
     tensors.same_shape(given, "importance_weights", indices.shape, "indices", z)
-    masses = tensors.weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
-        axis, -1
-    )
-    w = tensors.target_weights(z, sample_weight)
-    settings = tensors.reduction_arguments(reduction, denominator)
-    return reduce_rows(Sampled(), z, (at, masses), w, settings)
+    of = "that of indices"
+    masses = tensors.weights(given, "importance_weights", tuple(indices.shape), of, z, asked)
+    w = tensors.target_weights(z, asked, sample_weight)
+    return reduce_rows(Sampled(), z, (at, masses.movedim(axis, -1)), w, asked.divisor(z.shape[:-1], w))
 
 
 def mixture(
@@ -208,10 +209,10 @@ def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta
     return Divergence(temperature, squared, direction, arrays.beta_share(beta))
 
 
-def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
+def _class_choices(value: Any, name: str, z: Tensor, axis: int, asked: tensors.Asked) -> Tensor:
     """Return some class indices for each row, moved to the last axis."""
     tensor = tensors.tensor_of(value, name)
     arrays.choices_of_rows(tensor, name, z.shape[:-1], axis, integers=tensor.dtype in LABEL_DTYPES)
     tensors.same_device(tensor, name, z)
-    tensors.in_range(tensor, name, z.shape[-1])
+    tensors.in_range(tensor, name, z.shape[-1], asked)
     return tensor.movedim(axis, -1).long()

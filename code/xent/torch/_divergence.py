@@ -57,9 +57,7 @@ class Divergence(RowLoss):
         by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         return self.beta * p + (1 - self.beta) * q, by_p, by_q
 
-    def _by_formula(
-        self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor | None = None
-    ) -> Tensor:
+    def _by_formula(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, *work: Tensor) -> Tensor:
         """Return the losses of `plain`, and leave the gradient as `xent.distillation` has it."""
         (v,) = beside
         if factor is not None:
@@ -81,12 +79,15 @@ class Divergence(RowLoss):
         """Return the same in fewer passes; the few rows that these are not made for are done by the formula."""
         if not 2**-20 < self.temperature < 2**20:
             return self._by_formula(z, beside, factor, out)
+        work = work[: self.arrays]
         losses = self._through_ratios(z, beside, factor, out, work, careful=False)
         least = LARGE_EVEN if 0.4 <= self.beta <= 0.6 else LARGE_UNEVEN
         least = least if self.direction == "jsd" else LARGE
         least *= self.temperature**2 if self.squared else 1.0
-        again = partial(self._through_ratios, careful=True)
-        losses = done_again(losses, again, z, beside, factor, out, work[: self.arrays], least)
+        return done_again(losses, self._carefully, z, beside, factor, out, work, least)
+
+    def _carefully(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
+        losses = self._through_ratios(z, beside, factor, out, work, careful=True)
         return done_again(losses, self._by_formula, z, beside, factor, out, work)
 
     def _through_ratios(
@@ -100,7 +101,7 @@ class Divergence(RowLoss):
         # A mixture is seen from that softmax which has the greater share in it: so the terms cancel less.
         turned = self.direction == "jsd" and self.beta > 0.5
         base, other = (beside[0], z) if turned else (z, beside[0])
-        d, r, terms, spare = work[: self.arrays]
+        d, r, terms, spare = work
         tops = base.amax(-1, keepdim=True), other.amax(-1, keepdim=True)
         e = torch.sub(base, tops[0], out=out)
         if careful:  # beside what the rows are apart, the digits of a small difference would be lost

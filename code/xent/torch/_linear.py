@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -18,9 +18,9 @@ from ._caches import TopK, masses_of, samples_of
 from ._checks import held
 from ._distillation import mixture
 from ._divergence import Coarse, Divergence
-from ._linear_step import LinearLoss, refuse_transforms, row_factors
+from ._linear_step import LinearLoss, refuse_transforms
 from ._losses import chosen
-from ._reduction import Settings, wide
+from ._reduction import concrete, wide
 from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
 
 
@@ -105,23 +105,21 @@ def linear_cross_entropy(
         softcap, z_loss, torch.promote_types(hidden.dtype, linear_weight.dtype)
     )
     settings = held(check.smoothing_mass(label_smoothing), hidden), z_loss
+    asked = tensors.Asked(reduction, denominator)
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None:
             raise ValueError("ignore_index: expected class indices with it, got distributions as targets")
         like = hidden.new_empty(()).expand(*hidden.shape[:-1], layer.classes)
-        t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1)
-        given, w, mass = tensors.distributions_and_weights(t, like, weight, sample_weight)
+        t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1, asked)
+        given, w, mass = tensors.distributions_and_weights(t, like, asked, weight, sample_weight)
         part: RowLoss = Distributions(*settings)
         beside = tuple(_matrix(x) for x in given)
     else:
-        labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
-        part, beside, mass = Labels(*settings), (labels.flatten(),), None
-        w = tensors.target_weights(hidden, sample_weight, counts)
-        if weight is not None:
-            of_class = tensors.weights(weight, "weight", (layer.classes,), "one weight a class", hidden)
-            w = of_class[labels] if w is None else w * of_class[labels]
-    terms = Terms((part,), softcap=cap)
-    return _reduced(layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, layer.classes)
+        part, beside = Labels(*settings), (labels.flatten(),)
+        w = tensors.target_weights(hidden, asked, sample_weight, counts, labels, weight, layer.classes)
+        mass = w
+    return _reduced(layer, Terms((part,), softcap=cap), beside, w, asked, mass)
 
 
 class _OfLayer(TypedDict, total=False):
@@ -185,11 +183,12 @@ def linear_selected_log_probs(
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
     refuse_transforms("linear_selected_log_probs", *layer.tensors)
-    labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
+    asked = tensors.Asked()
+    labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, layer.classes)
     dtype = torch.promote_types(hidden.dtype, layer.weight.dtype)
     loss = chosen(temperature, entropy, dtype, tensors.cap_and_penalty(softcap, 0.0, dtype)[0])
-    w = tensors.target_weights(hidden, None, counts)
-    found = _reduced(layer, loss, (labels.flatten(),), w, ("none", None))
+    w = tensors.target_weights(hidden, asked, None, counts)
+    found = _reduced(layer, loss, (labels.flatten(),), w, asked, w)
     return (-found[0], found[1]) if entropy else -found[0]
 
 
@@ -288,10 +287,11 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={check.shown(ignore_index)}"
         )
-    hidden, labels, counts = student_hidden, None, None
+    hidden, labels, counts, asked = student_hidden, None, None, tensors.Asked(reduction, denominator)
     if targets is not None:
-        labels, counts = tensors.labels_of(targets, hidden, ignore_index, 0 if alpha == 1 else layer.classes)
-    w = tensors.target_weights(hidden, sample_weight, counts)
+        looked_at = 0 if alpha == 1 else layer.classes
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, looked_at)
+    w = tensors.target_weights(hidden, asked, sample_weight, counts)
     given = {
         "teacher_hidden": teacher_hidden,
         "teacher_top_k": teacher_top_k,
@@ -320,18 +320,16 @@ def linear_distillation_loss(
                 raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {check.shown(value)}")
         beta_share(beta)
         if teacher_top_k is not None:
-            soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, layer.classes)
+            soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, layer.classes, asked)
         else:
-            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes)
+            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes, asked)
     # The first part takes the teacher's logits, which are formed block by block.
     terms = Terms((soft,))
     if alpha < 1:
         assert labels is not None
         terms, beside = mixture(alpha, soft, beside, labels.flatten())
     teacher = teacher if alpha > 0 else ()
-    return _reduced(
-        layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), teacher=teacher
-    )
+    return _reduced(layer, terms, beside, w, asked, w, teacher=teacher)
 
 
 def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> tuple[Tensor, ...]:
@@ -395,8 +393,8 @@ def _reduced(
     terms: Terms,
     beside: tuple[Tensor, ...],
     weight: Tensor | None,
-    settings: Settings,
-    mass: Tensor | None = None,
+    asked: tensors.Asked,
+    mass: Tensor | None,
     *,
     teacher: tuple[Tensor, ...] = (),
 ) -> Tensor:
@@ -406,7 +404,9 @@ def _reduced(
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
     like = hidden.new_empty(0, dtype=dtype)
-    factor = row_factors(weight, hidden.shape[:-1], like, settings, mass).flatten()
+    divisor = asked.divisor(hidden.shape[:-1], mass)
+    factor = like.new_ones(hidden.shape[:-1]) if weight is None else weight.detach().to(dtype)
+    factor = (factor if divisor is None else factor / divisor).flatten()
     factor = factor.expand(1 if terms.shares else len(terms.parts), -1)
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
@@ -416,7 +416,8 @@ def _reduced(
         tensors = tuple(_cast(x, cast) for x in tensors)
         teacher = tuple(_cast(x, cast) for x in teacher)
     h, *rest = tensors
-    each = settings[0] == "none"
+    terms = replace(terms, checked=concrete(*beside))
+    each = asked.reduction == "none"
     result: Tensor = LinearLoss.apply(
         each, form, terms.text(), len(teacher), _matrix(h), *rest, factor.contiguous(), *teacher, *beside
     )

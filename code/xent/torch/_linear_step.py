@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ._checks import in_range
-from ._reduction import Settings, divide_by, summed, wide
+from ._checks import Asked, in_range
+from ._reduction import summed
 from ._row_losses import Terms
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
@@ -53,8 +53,10 @@ def linear_loss(
     terms, classes = Terms.of(loss), len(weight)
     results = losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = (factor != 0).any(0).nonzero().squeeze(1)
-    for name, indices in terms.indices([*teacher[:1], *beside]):
-        in_range(indices if len(active) == len(hidden) else indices[active], name, classes)
+    asked = Asked()
+    for name, indices in () if terms.checked else terms.indices([*teacher[:1], *beside]):
+        in_range(indices if len(active) == len(hidden) else indices[active], name, classes, asked)
+    asked.read()
     size, step = _sizes(hidden.device.type, classes, len(teacher) > 0)
     room = factor.new_empty(1 + (len(teacher) > 0), min(size, len(active)), classes)
     work = factor.new_empty(1 + terms.arrays, min(step, room.shape[1]), classes)
@@ -217,13 +219,3 @@ def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
             "take apart; use backward() or torch.autograd.grad, or the loss of all logits, as in "
             "cross_entropy(hidden @ linear_weight.T, targets)"
         )
-
-
-def row_factors(
-    weight: Tensor | None, shape: torch.Size, like: Tensor, settings: Settings, mass: Tensor | None = None
-) -> Tensor:
-    """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
-    divisor = divide_by(shape, weight if mass is None else mass, settings)
-    dtype = wide(like.dtype)
-    factor = like.new_ones(shape, dtype=dtype) if weight is None else weight.detach().to(dtype)
-    return factor if divisor is None else factor / divisor

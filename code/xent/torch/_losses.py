@@ -29,11 +29,13 @@ from ._reduction import concrete, reduce_each, reduce_rows
 from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
 
 
+@check.named_axis
 def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.log_sum_exp` on tensors; nan stays nan."""
     return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
 
 
+@check.named_axis
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan.
 
@@ -55,6 +57,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     return nats if base is None else nats / check.unit(base)
 
 
+@check.named_axis
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
@@ -99,11 +102,12 @@ def cross_entropy(
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     smoothing = held(check.smoothing_mass(label_smoothing), z)
-    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
-    w = tensors.target_weights(z, sample_weight, counts, labels, weight)
+    asked = tensors.Asked(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
+    w = tensors.target_weights(z, asked, sample_weight, counts, labels, weight)
     cap, penalty = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
     loss = Terms((Labels(smoothing, penalty),), softcap=cap)
-    return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, (labels,), w, asked.divisor(z.shape[:-1], w))
 
 
 class _Chosen(TypedDict, total=False):
@@ -161,10 +165,11 @@ def selected_log_probs(
     (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
-    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    asked = tensors.Asked()
+    labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
     terms = chosen(temperature, entropy, z.dtype)
-    w = tensors.target_weights(z, None, counts)
-    found = reduce_rows(terms, z, (labels,), w, ("none", None))
+    w = tensors.target_weights(z, asked, None, counts)
+    found = reduce_rows(terms, z, (labels,), w, asked.divisor(z.shape[:-1], w))
     return (-found[0], found[1]) if entropy else -found[0]
 
 
@@ -199,13 +204,14 @@ def soft_cross_entropy(
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     fits = partial(check.of_soft, logits, target_probs, axis)
-    t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
+    asked = tensors.Asked(reduction, denominator)
+    t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, asked, fits)
+    t = t.movedim(axis, -1)
     smoothing = held(check.smoothing_mass(label_smoothing), z)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
     t = t.to(torch.promote_types(z.dtype, t.dtype))
-    beside, w, mass = tensors.distributions_and_weights(t, z, weight, sample_weight)
-    loss = Distributions(smoothing)
-    return reduce_rows(loss, z, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
+    beside, w, mass = tensors.distributions_and_weights(t, z, asked, weight, sample_weight)
+    return reduce_rows(Distributions(smoothing), z, beside, w, asked.divisor(z.shape[:-1], mass))
 
 
 def binary_cross_entropy(
@@ -228,14 +234,13 @@ def binary_cross_entropy(
     >>> z.grad
     tensor([-4.2484e-18, -1.0000e+00])
     """
-    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
+    asked = tensors.Asked(reduction, denominator)
+    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing, asked)
     up, down = _binary_sides(z, y, n)
     if pos_weight is not None:
-        c = tensors.weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
-        if concrete(c) and (c == 0).any():
-            raise ValueError("pos_weight: expected finite weights > 0, got 0")
-        up = c * up
-    return reduce_each(up + down, w, tensors.reduction_arguments(reduction, denominator))
+        shape, of = tuple(z.shape), "that of the logits"
+        up = tensors.weights(pos_weight, "pos_weight", shape, of, z, asked, broadcast=True) * up
+    return reduce_each(up + down, w, asked.divisor(z.shape, w))
 
 
 def focal_loss(
@@ -264,14 +269,15 @@ def focal_loss(
             [-1.0000e+00,  1.0000e+00]])
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
-    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    asked = tensors.Asked(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
     gamma = exponent(gamma)
-    w = tensors.target_weights(z, sample_weight, counts)
-    factor = None
+    w = tensors.target_weights(z, asked, sample_weight, counts)
+    others: tuple[Tensor, ...] = (labels,)
     if alpha is not None:
-        factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
-    others = (labels,) if factor is None else (labels, factor)
-    return reduce_rows(Focal(gamma), z, others, w, tensors.reduction_arguments(reduction, denominator))
+        of = "one factor a class"
+        others = labels, tensors.of_labels(alpha, "alpha", z, z.shape[-1], labels, asked, of)
+    return reduce_rows(Focal(gamma), z, others, w, asked.divisor(z.shape[:-1], w))
 
 
 def nll(
@@ -287,7 +293,8 @@ def nll(
 ) -> Tensor:
     """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient."""
     moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
-    labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
+    asked = tensors.Asked(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, moved, ignore_index, asked, axis=axis)
     if concrete(moved):
         tolerance = check.sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
@@ -297,8 +304,8 @@ def nll(
             return check.other_axis(log_probs.exp(), axis, LOGITS)
 
         expected = check.sum_to_one("logarithms of probabilities", log_probs, axis, tolerance)
-        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
-    return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
+        asked.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
+    return _pick(moved, labels, counts, weight, sample_weight, asked, torch.neg)
 
 
 def log_loss(
@@ -325,18 +332,19 @@ def log_loss(
             [ 0.0000,  0.0000]])
     """
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
-    labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
+    asked = tensors.Asked(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, moved, ignore_index, asked, axis=axis)
 
     def fits() -> str:
         return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
 
-    tensors.distributions(probs, "probs", probs, "probs", axis, fits)
+    tensors.distributions(probs, "probs", probs, "probs", axis, asked, fits)
     eps = held(clip(eps), moved)
 
     def loss(p: Tensor) -> Tensor:
         return -(_clipped(p, eps)[0] if eps else torch.log(p))
 
-    return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, loss)
+    return _pick(moved, labels, counts, weight, sample_weight, asked, loss)
 
 
 def binary_log_loss(
@@ -349,18 +357,25 @@ def binary_log_loss(
     denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
+    asked = tensors.Asked(reduction, denominator)
     p = tensors.widened(probs, "probs")
-    tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
+    tensors.inside(p, "probs", asked, hint=lambda: BINARY_LOGITS)
     eps = held(clip(eps), p)
-    p, y, n, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
+    p, y, n, w = _binary(p, targets, sample_weight, 0.0, asked, "probs", out=0.5)
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
     log_p, log_q = _clipped(p, eps) if eps else (torch.log(up), torch.log1p(-down))
-    return reduce_each(-n * log_q - y * log_p + 0.0, w, tensors.reduction_arguments(reduction, denominator))
+    return reduce_each(-n * log_q - y * log_p + 0.0, w, asked.divisor(p.shape, w))
 
 
 def _binary(
-    logits: Any, targets: Any, sample_weight: Any, smoothing: float, like: str = "logits", out: float = 0.0
+    logits: Any,
+    targets: Any,
+    sample_weight: Any,
+    smoothing: float,
+    asked: tensors.Asked,
+    like: str = "logits",
+    out: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Check what the binary losses share, as `binary_targets`; of a target of weight zero `out` is the logit."""
     z = tensors.widened(logits, "logits")
@@ -369,14 +384,14 @@ def _binary(
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
     twin = "cross_entropy" if like == "logits" else "log_loss"
     tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
-    tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
+    tensors.inside(y, "targets", asked, hint=lambda: check.of_binary(z, y))
     smoothing = held(check.smoothing_mass(smoothing), z)
     y = y.to(torch.promote_types(z.dtype, y.dtype))  # of 1 - y, y in float32 has lost digits
     y, n = (((1 - smoothing) * x + smoothing / 2 if smoothing else x).to(z.dtype) for x in (y, 1 - y))
     if sample_weight is None:
         return z, y, n, None
     shape, of = tuple(z.shape), f"that of the {like}"
-    w = tensors.weights(sample_weight, "sample_weight", shape, of, z, broadcast=True)
+    w = tensors.weights(sample_weight, "sample_weight", shape, of, z, asked, broadcast=True)
     return z.masked_fill(w == 0, out), y, n, w
 
 
@@ -400,13 +415,13 @@ def _pick(
     counts: Tensor | None,
     weight: Any,
     sample_weight: Any,
-    reduction: Reduction,
-    denominator: float | Tensor | None,
+    asked: tensors.Asked,
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
-    w = tensors.target_weights(moved, sample_weight, counts, labels, weight)
+    w = tensors.target_weights(moved, asked, sample_weight, counts, labels, weight)
+    divisor = asked.divisor(labels.shape, w)
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
-    return reduce_each(losses, w, tensors.reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, divisor)

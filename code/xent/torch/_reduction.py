@@ -8,19 +8,17 @@ zero) goes unchecked.
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Reduction, mean_divisor
-
 from ._row_losses import SMALL, RowLoss, Terms
 
-Settings = tuple[Reduction, float | Tensor | None]  # the reduction, and what replaces the mean's divisor
+# What the sum of weighted losses is divided by; None leaves each as it is.
+Divisor: TypeAlias = Tensor | float | None
 
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
@@ -49,13 +47,11 @@ def reduce_rows(
     z: Tensor,
     others: tuple[Tensor, ...],
     weight: Tensor | None,
-    settings: Settings,
-    mass: Tensor | None = None,
+    divisor: Divisor,
 ) -> Tensor:
     """Weigh and reduce a loss of rows; a row of weight zero is out, whatever it holds.
 
-    `mass` is what a row adds to the mean's divisor, its weight unless given. The result is in the dtype that
-    is computed in; sums are taken in float64.
+    The result is in the dtype that is computed in; sums are taken in float64.
     """
     terms = loss if isinstance(loss, Terms) else Terms((loss,))
     constants = (*others, weight)
@@ -63,7 +59,6 @@ def reduce_rows(
         t is not None and (t.requires_grad or forward_ad.unpack_dual(t).tangent is not None)
         for t in constants
     )
-    divisor = divide_by(z.shape[:-1], weight if mass is None else mass, settings)
     if not simple or forward_ad.unpack_dual(z).tangent is not None:
         return _plainly(terms, z, others, weight, divisor)
     if torch.is_grad_enabled() and z.requires_grad:
@@ -72,26 +67,9 @@ def reduce_rows(
     return summed(_blockwise(terms, z, others, weight, None)[0], divisor)
 
 
-def reduce_each(losses: Tensor, weight: Tensor | None, settings: Settings) -> Tensor:
+def reduce_each(losses: Tensor, weight: Tensor | None, divisor: Divisor) -> Tensor:
     """Weigh and reduce losses of targets."""
-    return summed(weigh(losses, weight), divide_by(losses.shape, weight, settings))
-
-
-def divide_by(shape: torch.Size, mass: Tensor | None, settings: Settings) -> Tensor | float | None:
-    """What the sum of weighted losses is divided by; None to leave each as it is."""
-    reduction, denominator = settings
-    if reduction == "none":
-        return None
-    if isinstance(denominator, Tensor):  # traced; nothing over nothing is 0
-        counted = math.prod(shape) if mass is None else mass.sum()
-        return torch.where((denominator == 0) & (torch.as_tensor(counted) == 0), 1.0, denominator)
-    if reduction == "sum" or denominator:
-        return denominator or 1.0
-    total = float(math.prod(shape)) if mass is None else mass.sum(dtype=accumulator(mass))
-    if isinstance(total, Tensor) and not concrete(mass):
-        return total
-    checked = mean_divisor(float(total.detach() if isinstance(total, Tensor) else total), denominator)
-    return total if isinstance(total, Tensor) and total.requires_grad else checked
+    return summed(weigh(losses, weight), divisor)
 
 
 def weigh(losses: Tensor, weight: Tensor | None) -> Tensor:
@@ -99,7 +77,7 @@ def weigh(losses: Tensor, weight: Tensor | None) -> Tensor:
     return losses if weight is None else torch.where(weight > 0, weight * losses, 0.0)
 
 
-def summed(losses: Tensor, divisor: Tensor | float | None) -> Tensor:
+def summed(losses: Tensor, divisor: Divisor) -> Tensor:
     if divisor is None:
         return losses
     return (losses.sum(dtype=accumulator(losses)) / divisor).to(losses.dtype)
@@ -115,7 +93,7 @@ def _plainly(
     z: Tensor,
     beside: tuple[Tensor, ...],
     weight: Tensor | None,
-    divisor: Tensor | float | None,
+    divisor: Divisor,
 ) -> Tensor:
     z = z.to(wide(z.dtype))
     beside = tuple(x.to(z.dtype) if x.is_floating_point() else x for x in beside)
@@ -211,7 +189,7 @@ class _Reduced(torch.autograd.Function):
         terms: Terms,
         others: tuple[Tensor, ...],
         weight: Tensor | None,
-        divisor: Tensor | float | None,
+        divisor: Divisor,
     ) -> Tensor:
         ctx.terms, ctx.divisor, ctx.has_weight = terms, divisor, weight is not None
         ctx.save_for_backward(z, *others, *([weight] if weight is not None else []))
@@ -237,12 +215,13 @@ class _Reduced(torch.autograd.Function):
             scale = g * _Reduced.scale(weight, ctx.divisor)
             gradient = _blockwise(ctx.terms, z, tuple(others), weight, scale)[1]
         g = g if ctx.terms.shares else g.abs().sum(0)
-        if g.ndim and not g.all():  # what is asked of no one may be infinite or nan
+        # What is asked of no one may be infinite or nan; only on a CPU is it cheap to ask whether there is such a row.
+        if g.ndim and (g.device.type != "cpu" or not g.all()):
             gradient.masked_fill_((g == 0).unsqueeze(-1), 0.0)
         return gradient, None, None, None, None
 
     @staticmethod
-    def scale(weight: Tensor | None, divisor: Tensor | float | None) -> Tensor | float:
+    def scale(weight: Tensor | None, divisor: Divisor) -> Tensor | float:
         """What each row's gradient is multiplied by before that of the result."""
         one = 1.0 if weight is None else weight
         return one if divisor is None else one / divisor

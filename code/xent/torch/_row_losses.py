@@ -263,22 +263,23 @@ class Terms:
     shares: tuple[float, ...] | None = (1.0,)
     softcap: float | None = None
     temperature: float = 1.0
+    checked: bool = False  # whether class indices are known to be some
 
     @classmethod
     @functools.lru_cache(64)
     def of(cls, text: str) -> Terms:
         kinds = {kind.__name__: kind for kind in RowLoss.__subclasses__()}
-        shares, softcap, temperature, *parts = ast.literal_eval(text)
-        return cls(tuple(kinds[name](*settings) for name, *settings in parts), shares, softcap, temperature)
+        *own, parts = ast.literal_eval(text)
+        return cls(tuple(kinds[name](*settings) for name, *settings in parts), *own)
 
     def text(self) -> str:
         """Write down what makes these, as a literal of Python; in terms that `torch.compile` can follow."""
-        text = f"{self.shares!r}, {self.softcap!r}, {self.temperature!r}"
+        text = f"[{self.shares!r}, {self.softcap!r}, {self.temperature!r}, {self.checked!r}, ["
         for part in self.parts:
             names: tuple[str, ...] = type(part).__match_args__  # type: ignore[attr-defined]
             settings = "".join(f", {getattr(part, name)!r}" for name in names)
-            text += f", ({type(part).__name__!r}{settings},)"
-        return f"[{text}]"
+            text += f"({type(part).__name__!r}{settings},), "
+        return f"{text}]]"
 
     @property
     def arrays(self) -> int:
@@ -351,11 +352,12 @@ def done_again(
     work: Tensor,
     least: float | None = None,
 ) -> Tensor:
-    """Do the rows whose losses are below `least`, or without it those that are not finite, again, by another kernel."""
-    if math.isfinite(losses.sum().item()) if least is None else losses.amin().item() >= least:
+    """Do the rows whose losses are not finite, or below `least`, again, by another kernel."""
+    # The root of what is negative is nan, so that one number says both.
+    if math.isfinite((losses if least is None else (losses - least).sqrt_()).sum().item()):
         return losses
-    right = losses.isfinite() if least is None else losses >= least
-    some = (~right).nonzero().squeeze(-1)
+    wrong = ~losses.isfinite() if least is None else ~(losses >= least) | losses.isinf()
+    some = wrong.nonzero().squeeze(-1)
     if len(some) == len(z):
         return kernel(z, beside, factor, out, work)
     rows, by = z[some], factor[some] if isinstance(factor, Tensor) and factor.ndim else factor

@@ -11,8 +11,7 @@ import copy
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,7 +27,6 @@ from . import _accumulation_check as check
 from ._accumulate import moved, ranks_of
 from ._accumulation_check import AccumulationReport, random_states_kept, untouched
 
-Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
 LOOK = 64  # micro-batches that are read, at most, until two have unlike numbers of targets
 
@@ -41,21 +39,20 @@ def check_trainer(
     Parameters
     ----------
     trainer : transformers.Trainer, or (lightning.Trainer, LightningModule)
-        Before or after training, with the model and the arguments that you train with. Subclasses are taken as they
-        are, such as TRL's SFTTrainer, DPOTrainer and GKDTrainer. A Lightning trainer comes with its module, or alone
-        if it has one.
+        Before or after training, with the model and the arguments that you train with. Of transformers, from 4.49 on,
+        subclasses too (SFTTrainer, DPOTrainer, GKDTrainer); of Lightning with its module, or alone if it has one.
     batches : iterable, optional
         Micro-batches as the trainer's loader gives them: a list or tuple is one window; of another iterable as many are
-        taken as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the
-        optimizer's first step, 64 at most. Otherwise they come from the trainer's own loader.
+        taken as the trainer accumulates; with manual optimisation, of either as many as go into the optimizer's first
+        step, 64 at most. Otherwise they come from the trainer's own loader.
     tolerance : float, optional
         As for `check_accumulation`.
 
     Returns
     -------
     AccumulationReport
-        Trainer and model are left as they were: parameters, gradients, the optimizer's state, global random states; a
-        transformers.Trainer's counters and metrics too, not a LightningModule's own.
+        Trainer and model are left as they were: parameters, gradients, the optimizer's state, global random states,
+        counters and metrics, but for what other objects that they hold have counted.
 
     Raises
     ------
@@ -63,14 +60,14 @@ def check_trainer(
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
         If there is no training data, or the loader ends before a window is full; if nothing is accumulated, and
-        `batches` is no list or tuple; if micro-batches cannot be joined; if a transformers.Trainer's dataset is an
-        iterator, or its loader's first window, of several, and up to 64 micro-batches more all have as many labels.
+        `batches` is no list or tuple; if micro-batches cannot be joined.
 
     Notes
     -----
     The model is put in evaluation mode, so that dropout does not hide the divisor. The reference is the trainer's own
     loss, or its own step, over the window's examples in one batch. Where that is too large, take a smaller
-    configuration. TRL's GKD generates with the student: every prompt gets one reply, kept for the comparison.
+    configuration. If all micro-batches of a window have as many labels, its last one gives way to the first, of up to
+    64 more, that has not. TRL's GKD generates with the student: every prompt gets one reply, kept for the comparison.
 
     Examples
     --------
@@ -83,204 +80,97 @@ def check_trainer(
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
     if batches is not None and not isinstance(batches, Iterable):
         raise TypeError(f"batches: expected an iterable of micro-batches, got {type(batches).__name__}")
+    pair = isinstance(trainer, tuple | list) and len(trainer) == 2
+    first, module = trainer if pair else (trainer, getattr(trainer, "lightning_module", None))
     with ExitStack() as stack:
         stack.enter_context(random_states_kept())
-        job = _job(trainer, batches, stack)
-        counts = None
-        if job.counts is not None:
-            parts = [batch for theirs in job.everyone for batch in theirs]
-            counts = check.in_all_ways([job.counts(batch) for batch in parts]) | {
-                what: np.asarray([of(batch) for batch in parts], np.float64) for what, of in job.also.items()
-            }
-        return check.compare(
-            job.model, job.everyone, job.mine, job.whole, job.step, job.reference, counts, tolerance
-        )
-
-
-@dataclass
-class _Job:
-    """What `compare` asks of a trainer."""
-
-    model: nn.Module
-    everyone: list[list[Any]]  # the micro-batches, by rank
-    mine: list[Any]
-    whole: Any
-    step: Step
-    reference: Callable[[nn.Module, Any], Any] | None
-    counts: Callable[[Any], Tensor] | None = None  # a mask of the targets
-    also: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)  # what else is counted
-
-
-def _job(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack) -> _Job:
-    pair = trainer if isinstance(trainer, tuple | list) and len(trainer) == 2 else (trainer, None)
-    if hasattr(pair[0], "fit_loop") and hasattr(pair[0], "accumulate_grad_batches"):
-        module = pair[1] or getattr(pair[0], "lightning_module", None)
-        if not isinstance(module, nn.Module):
-            raise TypeError("trainer: expected Lightning's with its module, (trainer, module), got no module")
-        return _lightning(pair[0], module, batches, stack)
-    if all(hasattr(trainer, name) for name in ("training_step", "get_train_dataloader", "compute_loss")):
-        if not hasattr(trainer, "get_batch_samples"):
-            raise TypeError("trainer: expected transformers 4.46 or newer, got one that counts nothing")
-        return _hugging_face(trainer, batches, stack)
+        if hasattr(first, "fit_loop") and isinstance(module, nn.Module):
+            return _lightning(first, module, batches, tolerance, stack)
+        if all(hasattr(trainer, name) for name in ("get_batch_samples", "training_step", "compute_loss")):
+            return _hugging_face(trainer, batches, tolerance, stack)
+    got = ", ".join(type(part).__name__ for part in (trainer if pair else [trainer]))
     raise TypeError(
         "trainer: expected a transformers.Trainer, or (lightning.Trainer, LightningModule), got "
-        f"{type(trainer).__name__}; check_accumulation takes any step"
+        f"{got}; check_accumulation takes any step"
     )
 
 
 # ---------------------------------------------------------------- Hugging Face
 
 
-def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack) -> _Job:
+def _hugging_face(
+    trainer: Any, batches: Iterable[Any] | None, tolerance: float | None, stack: ExitStack
+) -> AccumulationReport:
     accelerator = trainer.accelerator
-    for thing in (trainer, accelerator, getattr(accelerator, "gradient_state", None)):
-        stack.enter_context(_kept(thing))
-    ranks = ranks_of()
-    size = trainer.args.gradient_accumulation_steps
-    examples = _Examples(trainer.data_collator)
-    if size * ranks < 2 and not isinstance(batches, list | tuple):
-        raise ValueError(
-            "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
-        )
-    if batches is None:
-        stack.enter_context(_patched(trainer, data_collator=examples))
-        alone = {"dataloader_num_workers": 0, "dataloader_persistent_workers": False}
-        # No other process reads ahead, or examples are collated out of sight.
-        stack.enter_context(_patched(trainer.args, **alone, dataloader_prefetch_factor=None))
-        mine, chosen = _window(_loader(trainer), size)
-        stack.enter_context(_patched(trainer, data_collator=examples.collate))
-        rows = check.exchange(examples.of(mine, chosen), None, ranks)
-    else:
-        mine, rows = _given(batches, size), [None]
-    everyone = check.exchange(mine, None, ranks)
-    parts = [batch for theirs in everyone for batch in theirs]
-    whole = None
-    if all(theirs is not None for theirs in rows):
-        whole = examples.collate(copy.deepcopy([row for theirs in rows for row in theirs]))
-    if whole is None or _rows(whole) != sum(map(_rows, parts)):  # an example may be a batch already
-        whole = _joined(parts)
-    model = getattr(trainer, "model_wrapped", trainer.model)
-    if ranks > 1 and model is trainer.model:
-        model = accelerator.prepare_model(model)  # as train() does
-    stack.enter_context(_evaluating(model))
+    for part in (accelerator.gradient_state, trainer.state, trainer.control):
+        stack.enter_context(_kept(part))
     # Neither a loss scale nor an optimizer that moves parameters when training begins.
-    stack.enter_context(_patched(accelerator, scaler=None))
-    stack.enter_context(_patched(trainer, optimizer=None))
-    generated = _on_policy(trainer, model, stack)
+    stack.enter_context(_kept(accelerator, scaler=None))
+    stack.enter_context(_kept(trainer, optimizer=None))
+    everyone, mine, whole = _hugging_face_window(trainer, batches, stack)
+    parts = [batch for theirs in everyone for batch in theirs]
+    model = trainer.model_wrapped
+    _evaluate(model, stack)
+    if model is trainer.model:
+        model = accelerator.prepare_model(model)  # as train() does: it brings autocast, and the ranks
+    writes = hasattr(trainer, "generate_on_policy_outputs") and getattr(trainer, "lmbda", 0) > 0
+    seen = _on_policy(trainer, model) if writes else lambda batch: batch
 
     def step(model: nn.Module, batches: list[Any]) -> None:
         # As in Trainer.train, between two optimizer steps.
-        given = iter(batches), len(batches), trainer.args.device  # the device since 4.49
-        takes = len(inspect.signature(trainer.get_batch_samples).parameters)
-        samples, count = trainer.get_batch_samples(*given[:takes])
+        samples, count = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
         trainer.current_gradient_accumulation_steps = len(samples)
         for i, inputs in enumerate(samples):
-            silent = ranks > 1 and i + 1 < len(samples) and hasattr(model, "no_sync")
-            quiet: AbstractContextManager[Any] = model.no_sync() if silent else nullcontext()  # type: ignore[operator]
-            with quiet:
+            with nullcontext() if i + 1 == len(samples) else accelerator.no_sync(model):
                 trainer.training_step(model, inputs, count)
 
     def reference(model: nn.Module, batch: Any) -> None:
-        inputs = trainer._prepare_inputs(generated(batch) if generated else batch)
         with trainer.compute_loss_context_manager():
-            loss = trainer.compute_loss(model, inputs)
+            loss = trainer.compute_loss(model, trainer._prepare_inputs(seen(batch)))
         loss.mean().backward()
 
-    def labels(batch: Any) -> Any:
-        return (generated(batch) if generated else batch)["labels"] != IGNORED
-
-    has_labels = _labels(mine[0]) >= 0
-    # Causal, all of them: the Trainer counts after the shift.
-    what = "labels of the loader's batch, before the reply was generated"
-    before = {what: lambda batch: _labels({"labels": batch["labels"][:, 1:]})}
+    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(mine[0]) >= 0 else None
+    also = {}
+    if writes:  # causal, all of them: the Trainer counts after the shift
+        given = [_labels({"labels": batch["labels"][:, 1:]}) for batch in parts]
+        also["labels of the loader's batch, before the reply was generated"] = np.array(given, np.float64)
     # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
-    plain = _runs(reference, model, mine[0]) and not _adds_up(model, reference, parts, whole)
-    return _Job(
-        model, everyone, mine, whole, step, reference if plain else None,
-        labels if has_labels else None, before if generated else {},
-    )  # fmt: skip
+    plain = reference if _is_a_mean(model, reference, parts, whole) else None
+    return check.compare(model, everyone, mine, whole, step, plain, masks, tolerance, also=also)
 
 
-def _loader(trainer: Any) -> Iterable[Any]:
-    """Return the trainer's loader, or say why there is none to read from."""
-    data = getattr(trainer, "train_dataset", None)
-    if isinstance(data, Iterable) and not hasattr(data, "__len__") and iter(data) is iter(data):
-        raise ValueError(
-            "trainer: its train_dataset is an iterator, from which nothing can be read without loss; expected a "
-            "dataset that can be read again, or batches="
-        )
-    try:
-        return trainer.get_train_dataloader()  # type: ignore[no-any-return]
-    except ValueError as failure:
-        raise ValueError(f"trainer: expected training data, got none ({failure}); pass batches=") from failure
+def _hugging_face_window(
+    trainer: Any, batches: Iterable[Any] | None, stack: ExitStack
+) -> tuple[list[list[Any]], list[Any], Any]:
+    """Return the micro-batches of all ranks, this rank's, and the same examples in one batch."""
+    collate, read = trainer.data_collator, list[list[Any]]()  # the examples of each micro-batch
+
+    def remember(examples: list[Any]) -> Any:
+        read.append(copy.deepcopy(examples))
+        return collate(examples)
+
+    if batches is None:
+        # No other process reads ahead, or examples are collated out of sight.
+        alone = {"dataloader_num_workers": 0, "dataloader_persistent_workers": False}
+        stack.enter_context(_kept(trainer.args, **alone, dataloader_prefetch_factor=None))
+        trainer.data_collator = remember  # which is put back with the rest
+        batches = _loader(trainer.get_train_dataloader)
+    mine, chosen = _window(batches, trainer.args, "gradient_accumulation_steps")
+    rows = [read[i] for i in chosen if i < len(read)]
+    # Others come where it masks at random, or another process deals the examples out.
+    known = _alike([collate(copy.deepcopy(some)) for some in rows], mine)
+    everyone = check.exchange((mine, rows if known else None), None, ranks_of())
+    parts = [batch for theirs, _ in everyone for batch in theirs]
+    whole = None
+    if all(rows is not None for _, rows in everyone):
+        whole = collate([copy.deepcopy(row) for _, rows in everyone for some in rows for row in some])
+    if whole is None or _rows(whole) != sum(map(_rows, parts)):  # an example may be a batch already
+        whole = _joined(parts)
+    return [theirs for theirs, _ in everyone], mine, whole
 
 
-def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
-    """Return `size` micro-batches whose numbers of labels are not all the same, and which of the loader's they are.
-
-    They are the loader's first, but for the last of several, which is the first that differs.
-    """
-    batches: list[Any] = []
-    with_labels: list[int] = []
-    for i, batch in enumerate(islice(loader, LOOK + size)):
-        if i < size:
-            batches.append(batch)
-        with_labels.append(_labels(batch))
-        if i + 1 >= size and len({*with_labels[: size - 1], with_labels[i]}) >= min(size, 2):
-            return [*batches[:-1], batch], [*range(size - 1), i]
-        if i + 1 == size and with_labels[i] < 0:  # another loss than one of labels
-            return batches, list(range(size))
-    if len(batches) < size:
-        raise ValueError(
-            f"trainer: expected a loader of at least {size} micro-batches, one window, got {len(batches)}; pass a "
-            "list of batches= to check a shorter window"
-        )
-    raise ValueError(
-        f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
-        f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
-    )
-
-
-def _labels(batch: Any) -> int:
-    """Return how many labels a batch has; -1 if it has none that we know."""
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    return int((labels != IGNORED).sum()) if isinstance(labels, Tensor) else -1
-
-
-def _given(batches: Iterable[Any], size: int) -> list[Any]:
-    """Return the window that a user hands over."""
-    listed, size = isinstance(batches, list | tuple), max(size, 2)
-    mine = list(batches if listed else islice(batches, size))
-    if len(mine) < (2 if listed else size):
-        raise ValueError(f"batches: expected {size} micro-batches, one window, got {len(mine)}")
-    return mine
-
-
-class _Examples:
-    """A collator that remembers the examples it was given."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate, self.seen = collate, list[list[Any]]()
-
-    def __call__(self, examples: list[Any]) -> Any:
-        self.seen.append(copy.deepcopy(examples))
-        return self.collate(examples)
-
-    def of(self, batches: list[Any], chosen: list[int]) -> list[Any] | None:
-        """Return the examples of the chosen batches, if collating them again gives these batches; else None."""
-        if len(self.seen) <= max(chosen):
-            return None
-        rows = [self.seen[i] for i in chosen]
-        again = (self.collate(copy.deepcopy(examples)) for examples in rows)
-        if not all(_alike(a, b) for a, b in zip(again, batches, strict=True)):
-            return None  # it masks at random, or another process deals the examples out
-        return [row for examples in rows for row in examples]
-
-
-def _on_policy(trainer: Any, model: nn.Module, stack: ExitStack) -> Callable[[Any], Any] | None:
+def _on_policy(trainer: Any, model: nn.Module) -> Callable[[Any], Any]:
     """Have TRL's GKD train on its own replies in every step, with one reply for a prompt; return a batch with them."""
-    if not (hasattr(trainer, "generate_on_policy_outputs") and getattr(trainer, "lmbda", 0) > 0):
-        return None
     draw, drawn = trainer.generate_on_policy_outputs, dict[tuple[int, ...], tuple[Tensor, ...]]()
 
     def replies(model: Any, inputs: Any, config: Any) -> tuple[Tensor, ...]:
@@ -294,40 +184,32 @@ def _on_policy(trainer: Any, model: nn.Module, stack: ExitStack) -> Callable[[An
         columns = zip(zip(*rows, strict=True), (0, 0, IGNORED), strict=True)
         return tuple(pad_sequence(list(column), True, pad) for column, pad in columns)
 
-    stack.enter_context(_patched(trainer, generate_on_policy_outputs=replies, lmbda=1.0))
-
-    def generated(batch: Any) -> Any:
+    def written(batch: Any) -> Any:
         given = getattr(model, "module", model), moved(batch, trainer.args.device, False)
-        written = replies(*given, trainer.generation_config)
-        return {**batch, **dict(zip(("input_ids", "attention_mask", "labels"), written, strict=True))}
+        reply = replies(*given, trainer.generation_config)
+        return {**batch, **dict(zip(("input_ids", "attention_mask", "labels"), reply, strict=True))}
 
-    return generated
-
-
-def _runs(reference: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -> bool:
-    """Whether a loss can be had without a count: a sum over num_items_in_batch cannot do without."""
-    with untouched(model):
-        try:
-            reference(model, copy.deepcopy(batch))
-        except Exception:  # of whatever kind: one that has another cause comes again in the step
-            return False
-    return True
+    trainer.generate_on_policy_outputs, trainer.lmbda = replies, 1.0  # which are put back with the rest
+    return written
 
 
 # ---------------------------------------------------------------- Lightning
 
 
-def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: ExitStack) -> _Job:
-    stack.enter_context(_evaluating(module))
+def _lightning(
+    trainer: Any, module: Any, batches: Iterable[Any] | None, tolerance: float | None, stack: ExitStack
+) -> AccumulationReport:
     automatic, size = bool(module.automatic_optimization), trainer.accumulate_grad_batches
-    window = _Manual(module)
-    known = {} if getattr(module, "_trainer", None) is trainer else {"_trainer": trainer}
-    idle = ["log", "log_dict"]
+    _evaluate(module, stack)
+    optimizer = _Manual(module)
+    own: dict[str, Any] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
     if not automatic:
-        idle += ["lr_schedulers", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"]
-        stack.enter_context(_patched(module, optimizers=lambda *_, **__: window))
-        stack.enter_context(_patched(module, manual_backward=lambda loss, *a, **k: loss.backward(*a, **k)))
-    stack.enter_context(_patched(module, **dict.fromkeys(idle, lambda *_, **__: None), **known))
+        idle = ("clip_gradients", "toggle_optimizer", "untoggle_optimizer")
+        own |= dict.fromkeys(idle, lambda *_, **__: None)
+        own["optimizers"] = lambda *_, **__: optimizer
+        own["lr_schedulers"] = lambda *_, **__: _Manual(module)  # whose steps nobody counts
+        own["manual_backward"] = lambda loss, *a, **k: loss.backward(*a, **k)
+    stack.enter_context(_kept(module, _trainer=trainer, **own))
     takes = len(inspect.signature(module.training_step).parameters)
 
     def training_step(batch: Any, index: int) -> Any:
@@ -336,28 +218,32 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
             return module.training_step(*(batch, index)[:takes])
 
     def step(model: nn.Module, batches: list[Any]) -> None:
-        window.open = True
+        optimizer.open = True
         for i, batch in enumerate(batches):
-            if not automatic:
-                training_step(batch, i)
-            elif (output := training_step(batch, i)) is not None:
+            output = training_step(batch, i)
+            if automatic and output is not None:
                 loop = trainer.fit_loop.epoch_loop.automatic_optimization
-                divided = loop.output_result_cls.from_training_step_output(output, size)
-                divided.closure_loss.backward()
+                loop.output_result_cls.from_training_step_output(output, size).closure_loss.backward()
 
-    mine = _lightning_window(trainer, module, batches, size, automatic, window, training_step)
+    if batches is None:
+        batches = _loader((getattr(trainer, "datamodule", None) or module).train_dataloader)
+    if automatic:
+        mine, _ = _window(batches, trainer, "accumulate_grad_batches")
+    else:
+        mine = _until_a_step(batches, module, optimizer, training_step)
     whole = _joined(mine)
 
     def reference(model: nn.Module, batch: Any) -> None:
-        if not automatic:  # the module divides by its own steps: as many copies of a batch have its mean
-            return step(model, [copy.deepcopy(batch) for _ in mine])
-        output = training_step(batch, 0)
-        return (output["loss"] if isinstance(output, Mapping) else output).backward()  # type: ignore[no-any-return]
+        if automatic:
+            output = training_step(batch, 0)
+            (output["loss"] if isinstance(output, Mapping) else output).backward()
+        else:  # the module divides by its own steps: as many copies of a batch have its mean
+            step(model, [copy.deepcopy(batch) for _ in mine])
 
     # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
-    summed = automatic and _adds_up(module, reference, mine, whole)
-    labels = (lambda batch: batch["labels"] != IGNORED) if _labels(mine[0]) >= 0 else None
-    return _Job(module, [mine], mine, whole, step, None if summed else reference, labels)
+    plain = reference if not automatic or _is_a_mean(module, reference, mine, whole) else None
+    masks = [batch["labels"] != IGNORED for batch in mine] if _labels(mine[0]) >= 0 else None
+    return check.compare(module, [mine], mine, whole, step, plain, masks, tolerance)
 
 
 class _Manual:
@@ -365,10 +251,7 @@ class _Manual:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.open, self.steps = module, True, 0
-        self.param_groups: list[Any] = []
-
-    def __iter__(self) -> Iterator[_Manual]:
-        return iter((self,))
+        self.param_groups = [{"lr": 0.0}]
 
     def zero_grad(self, *_: Any, **__: Any) -> None:
         if self.open:
@@ -379,54 +262,71 @@ class _Manual:
         self.steps += 1
 
 
-def _lightning_window(
-    trainer: Any, module: Any, batches: Any, size: int, automatic: bool, window: _Manual, training_step: Any
+def _until_a_step(
+    batches: Iterable[Any], module: nn.Module, optimizer: _Manual, training_step: Callable[[Any, int], Any]
 ) -> list[Any]:
-    """Return a window; with manual optimisation it is as long as the module goes without its optimizer's step."""
-    if batches is None:
-        source = getattr(trainer, "datamodule", None) or module
-        try:
-            batches = source.train_dataloader()
-        except Exception as failure:  # Lightning's own, of which we know no class
-            raise ValueError(
-                f"trainer: expected training data, got none ({failure}); pass the loader that you give to fit as "
-                "batches="
-            ) from failure
-        if not isinstance(batches, Iterable):
-            raise ValueError(f"trainer: expected a loader to train on, got {type(batches).__name__}")
-        batches = iter(batches)
-    if automatic:
-        if size < 2 and not isinstance(batches, list | tuple):
-            raise ValueError(
-                "trainer: expected accumulate_grad_batches of 2 or more, got 1: nothing is accumulated"
-            )
-        return _given(batches, size)
+    """Return as many micro-batches as a module with manual optimisation takes before its optimizer's step."""
     mine: list[Any] = []
     with untouched(module):
         for i, batch in enumerate(islice(batches, LOOK)):
             mine.append(batch)
             training_step(copy.deepcopy(batch), i)
-            if window.steps:
+            if optimizer.steps:
                 break
-    if not window.steps or len(mine) < 2:
+    if not optimizer.steps or len(mine) < 2:
         raise ValueError(
             "trainer: expected a training step with manual optimisation that takes its optimizer's step after "
-            f"several micro-batches, got {window.steps} steps in {len(mine)}; check_accumulation takes any step"
+            f"several micro-batches, got {optimizer.steps} steps in {len(mine)}; check_accumulation takes any step"
         )
     return mine
 
 
-def _adds_up(model: nn.Module, passes: Callable[[nn.Module, Any], Any], parts: list[Any], whole: Any) -> bool:
-    """Whether the loss of the whole batch is the sum of its parts' losses, not their mean."""
+# ---------------------------------------------------------------- both
+
+
+def _loader(load: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    try:
+        return iter(load())
+    except Exception as failure:  # Lightning's own, of which we know no class
+        raise ValueError(f"trainer: expected training data, got none ({failure}); pass batches=") from failure
+
+
+def _window(batches: Iterable[Any], owner: Any, setting: str) -> tuple[list[Any], list[int]]:
+    """Return a window, with unlike numbers of labels if such can be found, and which of the batches they are."""
+    listed, size = isinstance(batches, list | tuple), getattr(owner, setting)
+    if size * ranks_of() < 2 and not listed:
+        raise ValueError(f"trainer: expected {setting} of 2 or more, got 1: nothing is accumulated")
+    given = iter(batches)
+    window = list(given if listed else islice(given, size))
+    if len(window) < (2 if listed else size):
+        raise ValueError(f"batches: expected {max(size, 2)} micro-batches, one window, got {len(window)}")
+    counts = {_labels(batch) for batch in window}
+    if len(window) > 1 and len(counts) == 1 and -1 not in counts:
+        for i, batch in enumerate(islice(given, LOOK), size):
+            if _labels(batch) not in counts:
+                return [*window[:-1], batch], [*range(size - 1), i]
+    return window, list(range(len(window)))
+
+
+def _labels(batch: Any) -> int:
+    """Return how many labels a batch has; -1 if it has none that we know."""
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    return int((labels != IGNORED).sum()) if isinstance(labels, Tensor) else -1
+
+
+def _is_a_mean(
+    model: nn.Module, passes: Callable[[nn.Module, Any], Any], parts: list[Any], whole: Any
+) -> bool:
+    """Whether the loss of one batch can be had, and that of the whole is not the sum of its parts' losses."""
     with untouched(model) as values:
-        *pieces, at_once = (
-            check.gradient_of(model, values, partial(passes, model, copy.deepcopy(batch)))
-            for batch in (*parts, whole)
-        )
-    return bool(at_once.any()) and check.error(torch.stack(pieces).sum(0), at_once) < 0.01
-
-
-# ---------------------------------------------------------------- batches and states
+        try:
+            *pieces, at_once = (
+                check.gradient_of(model, values, partial(passes, model, copy.deepcopy(batch)))
+                for batch in (*parts, whole)
+            )
+        except Exception:  # of whatever kind: one that has another cause comes again in the step
+            return False
+    return not at_once.any() or not check.error(torch.stack(pieces).sum(0), at_once) < 0.01
 
 
 def _joined(batches: Sequence[Any], key: str = "") -> Any:
@@ -442,7 +342,8 @@ def _joined(batches: Sequence[Any], key: str = "") -> Any:
             return pad_sequence([row for b in batches for row in b], True, pad)
         shapes = ", ".join(str(tuple(b.shape)) for b in batches)
         raise ValueError(f"batches: expected dictionaries, or tensors of one width, got the shapes {shapes}")
-    if isinstance(first, tuple):
+    # PyTorch's own collator makes a list of columns of rows that are tuples.
+    if isinstance(first, tuple) or (isinstance(first, list) and not key and isinstance(first[0], Tensor)):
         return tuple(_joined(column, key) for column in zip(*batches, strict=True))
     if isinstance(first, list):
         return [row for batch in batches for row in batch]
@@ -464,65 +365,31 @@ def _alike(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(_alike, a, b))
-    return bool(a == b)
+    return np.array_equal(a, b)
+
+
+def _evaluate(model: nn.Module, stack: ExitStack) -> None:
+    """Have a model in evaluation mode, each module of it, whatever a step asks of it."""
+    for module in model.modules():
+        stack.enter_context(_kept(module, training=False))
+    stack.enter_context(_kept(model, train=lambda mode=True: model))
 
 
 @contextmanager
-def _patched(thing: Any, **attributes: Any) -> Iterator[None]:
-    """Give an object other attributes for a while."""
-    own, missing = thing.__dict__, object()
-    before = {name: own.get(name, missing) for name in attributes}
-    own.update(attributes)
+def _kept(thing: Any, **meanwhile: Any) -> Iterator[None]:
+    """Give an object other attributes for a while; then put its own back, and what is in its containers."""
+    held = [(c, dict(c) if isinstance(c, dict) else list(c)) for c in _containers(vars(thing))]
+    vars(thing).update(meanwhile)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is missing:
-                own.pop(name, None)
-            else:
-                own[name] = value
+        for container, kept in held:
+            container.clear()
+            container.update(kept) if isinstance(kept, dict) else container.extend(kept)
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Have the model in evaluation mode, each module of it, for a while, whatever a step asks of it."""
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = False
-    try:
-        with _patched(model, train=lambda mode=True: model):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def _kept(thing: Any) -> Iterator[None]:
-    """Put an object's attributes back, and what is in its containers."""
-    if not hasattr(thing, "__dict__"):
-        yield
-        return
-    states = (vars(v) for k, v in vars(thing).items() if k in ("state", "control"))
-    undone = [_snapshot(values) for values in (vars(thing), *states)]
-    try:
-        yield
-    finally:
-        for undo in undone:
-            undo()
-
-
-def _snapshot(value: Any) -> Callable[[], None]:
-    """Return what puts a container's contents back, and those of the containers in it."""
-    if not isinstance(value, dict | list | deque):
-        return lambda: None
-    kept = dict(value) if isinstance(value, dict) else list(value)
-    inside = [_snapshot(v) for v in (kept.values() if isinstance(kept, dict) else kept)]
-
-    def undo() -> None:
-        value.clear()
-        value.update(kept) if isinstance(value, dict) else value.extend(kept)
-        for again in inside:
-            again()
-
-    return undo
+def _containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list | deque):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _containers(part)
