@@ -41,6 +41,13 @@ def complaint(row: Row, seen: Any) -> str:
     return f"{row.version}: row {row.slug!r} changed: recorded {row.recorded}, seen {seen}"
 
 
+def test_a_library_is_imported_by_what_is_asked_of_it_and_not_by_pytest() -> None:
+    loaded: list[str] = []
+    library = _registry.Lazy(lambda: loaded.append("once") or math)
+    assert not hasattr(library, "__wrapped__") and not hasattr(library, "_mock_name") and loaded == []
+    assert library.pi == math.pi and loaded == ["once"]
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
 def test_a_row_behaves_as_recorded(row: Row, capfd: pytest.CaptureFixture[str]) -> None:
     seen = row.run()

@@ -169,6 +169,9 @@ class Lazy:
         self._load = load
 
     def __getattr__(self, name: str) -> Any:
+        # Who looks at all that a module names, as pytest does, asks each for names of its own.
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self._load(), name)
 
 
