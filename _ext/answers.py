@@ -36,8 +36,9 @@ def add_fields(app: Sphinx, doctree: nodes.document) -> None:
             logging.getLogger(__name__).warning("%s: no exercise %s in %s", path, label, page, type="xent")
             continue
         fields = " ".join(field(name, value) for name, value in numbers.items())
+        exact = "" if all(value.endswith(".000") for value in numbers.values()) else ", to three decimals"
         exercises[label][-1] += nodes.raw(
-            "", f'<p class="answers" hidden>By hand, to three decimals: {fields}</p>', format="html"
+            "", f'<p class="answers" hidden>By hand{exact}: {fields}</p>', format="html"
         )
 
 

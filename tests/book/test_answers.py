@@ -57,7 +57,8 @@ def test_a_page_takes_the_answers(browser: Browser, server: str, name: str) -> N
         unit = 0.001
         typed = {
             value: "right",
-            value.replace(".", ",").replace("-", "−"): "right",
+            # Of a thousand and more a comma parts the thousands.
+            value.replace(".", "," if abs(float(value)) < 1000 else ".").replace("-", "−"): "right",
             f"{2 * float(value)}/2": "right",
         }
         typed |= {f" {float(value):,} ": "right", value.replace("-", "– "): "right"}
