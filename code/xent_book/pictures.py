@@ -377,7 +377,7 @@ PARTS = {
     "SKY": "distil a language model/large vocabularies/in other clothes",
 }
 # What each chapter's opening says you should know, less what follows from the rest; a test compares.
-NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [4, 9], 11: [10], 12: [3], 13: [12]}
+NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [4, 9], 11: [10], 12: [3, 4], 13: [12]}
 NEEDS |= {14: [10, 13], 15: [5, 13], 16: [2]}
 FILES = """01_binary 02_multiclass 03_information 04_gradients 05_numerics 06_certify 07_frameworks 08_which_loss
 09_proper_scoring 10_averaged_loss 11_denominators 12_soft_targets 13_distillation 14_language_models
