@@ -384,7 +384,7 @@ def ahead(better: str, worse: str, key: str = "0.01", other: str = "0.01", least
 
 
 @claim(
-    "Where each chose its learning rate too",
+    "Where labels and soft targets at $T = 4$ chose it too",
     "Students of one of 4, which errs on a fifth",
     on=[("teacher of 64", "labels", "0.01", "0.03", 0.1), ("teacher of 64", "labels", "0.01", "0.01", 0.1),
         ("labels", "teacher of 4", "0.01", "0.01", 0.1), ("teacher of 256", "teacher of 64")],

@@ -627,9 +627,9 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one text of its own for each meaning they gain about four fifths ... these labels lead by about a tenth",
-    "students of its distributions came within about a tenth",
-    "distributions along texts of its own achieved about nine tenths",
+    "Along one text of its own for each meaning they gain about four fifths ... in two seeds, by about a tenth",
+    "students of its distributions came near those of all answers, in longer runs",
+    "distributions along texts of its own did nearly all",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
@@ -648,7 +648,7 @@ def test_what_distributions_replace() -> None:
         found, rival = (distilled(c, part=part) for c in (cell, ("labels", ALL)))
         before = distilled(LABELS_5)
         worth = [(before[s] - found[s]) / (before[s] - rival[s]) for s in found.keys() & rival.keys()]
-        assert 0.85 < np.mean(worth) < 0.99
+        assert np.mean(worth) == pytest.approx(0.97 if part == 1 else 0.9, abs=0.02)
 
     def a_tenth_behind(cell: Cell) -> None:
         found, rival = (distilled(c, part=3) for c in (cell, ("labels", ALL)))
@@ -713,13 +713,13 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With the Jensen-Shannon divergence people's answers cost ... a quarter of a nat or more.",
+    "With the Jensen-Shannon divergence people's answers cost ... nearly a quarter of a nat and three tenths.",
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
     "the reverse divergence and Jensen-Shannon make ... too sure",
     "on-policy steps from the student of labels did not catch up",
-    "On-policy steps gain no nats over the teacher's texts ... about four times as many tokens are scored",
+    "On-policy steps gain no nats over distributions ... up to four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def even(*cell: Any) -> None:
@@ -727,7 +727,7 @@ def test_on_policy_and_sharpness() -> None:
 
     def dearer(cell: Cell, nats: float) -> None:
         assert -less(cell, WARM).mean() == pytest.approx(nats, abs=0.04)
-        above(-less(cell, WARM, "tempered"), 0.2)
+        assert -less(cell, WARM, "tempered").mean() == pytest.approx(0.24 if nats < 0.4 else 0.29, abs=0.01)
 
     def sure(*cell: Any) -> None:
         gap = np.array(list(distilled(cell, "gap").values()))
@@ -769,10 +769,12 @@ def test_on_policy_and_sharpness() -> None:
 
 
 @pytest.mark.claim(
-    "14", "the students that missed the fewest slots had a higher loss", "could not fail: no student did"
+    "14",
+    "the students that missed the fewest slots had a higher loss",
+    "could not fail: no student repeated more than one text in 800",
 )
 def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
-    """Nor did any student write a text twice for one meaning."""
+    """Nor did any student write more than one of its 800 texts twice for one meaning."""
     runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1]
     cells = [cell for cell in {(run["arm"], run["share"]) for run in runs} if cell[0] != "teacher"]
     mean = {cell: [np.mean([*distilled(cell, key).values()]) for key in ("missed", "nats")] for cell in cells}
@@ -787,7 +789,7 @@ def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
         but_not={"distributions": (SOFT,), "labels": (LABELS_5,), "few": (("texts", PART),)},
     )
     assert {arm for arm, _ in fewest} == {"on-policy reverse", "on-policy JSD"}
-    assert min(run["distinct"] for run in runs) > 0.99
+    assert min(run["distinct"] for run in runs if run["arm"] != "teacher") >= 1 - 1 / 800 - 1e-6
 
 
 @pytest.mark.claim(
@@ -807,7 +809,7 @@ def test_the_validation_answers_as_labels() -> None:
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
 
-@pytest.mark.claim("14", "With 20% the order is the same, and the gains are smaller.")
+@pytest.mark.claim("14", "With 20% the order is the same, and gains are smaller.")
 def test_with_more_answers() -> None:
     order = ("distributions", "texts x4", "texts", "labels")
 
