@@ -142,7 +142,7 @@ def test_the_factor_of_the_mean(n: int, factor: int, reduction: str, kind: str =
 
 
 test_one_gradient_for_four = claim(
-    "Gaussian, Bernoulli, categorical ... mean minus target.",
+    "Gaussian (of variance 1), Bernoulli ... mean minus target.",
     on=["eq-grad-family"],
     but_not={
         "target minus mean": (
@@ -196,7 +196,7 @@ def test_another_formula_can_bring_a_factor(loss: Any, mean: Any, at: Any, y: An
 
 
 @claim(
-    "To check a gradient, measure the slope",
+    "To check a gradient, start from random weights",
     "A wrong gradient shows if its error along this direction",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},

@@ -367,7 +367,10 @@ TABLE: dict[str, tuple[Loss, tuple[Any, ...], dict[str, Any] | str]] = {
     "half precision in large ones":
         (beyond(100, lambda z, y: ce(z.bfloat16(), y).double()), (), FEW + "100, wrong at 101"),
     "float16": (ce, (drawn(9, 4).half(), Y9), {"batch": "in float16"}),
-    "bfloat16": (ce, (drawn(9, 4).bfloat16(), Y9), {"batch": "in bfloat16"}),
+    "bfloat16": (ce, (drawn(9, 4).bfloat16(), Y9), {"batch": "in bfloat16, costs"}),
+    "how near in bfloat16": (ce, (drawn(9, 4).bfloat16(), Y9), {"batch": "as predicted to 25 %"}),
+    "weights in bfloat16":
+        (lambda z, y: bce(z.bfloat16(), y.bfloat16(), pos_weight=torch.tensor(2.0)), (), "try float32"),
     **{f"{t}, inside, K = {k}": (lambda z, y, t=t: ce(z.to(t), y).float(), batch(30, k), {"precision": str(t)[6:]})
        for t in (torch.float16, torch.bfloat16) for k in (4, 30)},
     **{f"{t}, inside, times {c}":

@@ -127,7 +127,7 @@ def test_a_hundred_harder_losses(name: str, capfd: pytest.CaptureFixture[str]) -
         assert begins or says or reads or same(seen, value), (field, seen, value, repr(found))
     fine = ("that of the value", "unknown", "not applicable")
     assert found.gradient.startswith(fine) or "! the gradient: " in repr(found)
-    assert found.batch.endswith("as predicted") or not found.batch or "! your batch, " in repr(found)
+    assert ";" not in found.batch or "! your batch, " in repr(found)
 
 
 def test_there_are_three_hundred() -> None:
@@ -171,7 +171,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a tuple": (lambda a, b: (a, b), "TypeError: it returned a tuple of 2, no number: pass a function"),
     "a dict": (lambda z, y: {"loss": z.mean(), "n": 3}, "as in loss(z, y)['loss']"),
     "a generator": (lambda z, y: (v for v in z), "type generator, no number"),
-    "slow": (lambda z, y: time.sleep(3.1), "a call takes 3 seconds, and a diagnosis some hundred calls"),
+    "slow": (lambda z, y: time.sleep(3.1), "a call takes 3 seconds, and a diagnosis hundreds of calls"),
     "nan": (lambda a, b: np.nan, "it returns nan for every batch"),
     "a class of weight 0": (lambda z, y: xent.cross_entropy(z, y, weight=[0.0, 2.0, 4.0]), "or are refused"),
     "0": (lambda a, b: 0.0, "single rows cost the same, 0 or nan, or are refused"),

@@ -220,6 +220,10 @@ class Search:
             return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
         plain = [d.call for d in self.answered if not d.binary and d.call.form in PLAIN]
         notes += function_of_one(plain[0]) if plain else ()
+        if (dtype := self.answered[0].call.caller.result_dtype) in ("float16", "bfloat16"):
+            notes += (
+                f"in {dtype} a temperature or the weights of a binary loss are not looked for: try float32",
+            )
         return Diagnosis(arrays=self.answered[0].call.caller.arrays, notes=notes)
 
     def understood(self) -> Diagnosis:

@@ -182,7 +182,7 @@ class Caller:
             self.said = _message(error)
             return None
         if took > self.patience:
-            raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
+            raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis hundreds of calls")
         self.result_dtype = dtype_name(value)
         self.answered += 1
         for a, b in zip(before, given):  # noqa: B905 (none, later on)

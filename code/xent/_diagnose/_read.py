@@ -586,7 +586,7 @@ class Reader(Trial):
                 if self.near(total, np.array(weighted / size), x):
                     return f"{name}, one per {per}: " + (f"divides by {over}" if over else "multiplies")
             if plain is not None and self.near(total, np.array(plain.sum()), x) and len(np.unique(given)) > 2:
-                return f"{name}: swallowed without effect"
+                return f"{name}: an array of weights has no effect"
         return None
 
     def broadcasts(self) -> None:
@@ -708,5 +708,5 @@ class Reader(Trial):
         result = Diagnosis(**known, alternatives=alternatives, notes=notes)
         if not problem:
             return result
-        notes = (*problem, f"smaller ones are read as: {result.sentence}")
+        notes = (*problem, f"other batches are read as: {result.sentence}")
         return Diagnosis(arrays=arrays, notes=notes, tried=tried, **told)

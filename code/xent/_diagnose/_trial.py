@@ -188,9 +188,10 @@ class Trial:
             return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
         if gradient.startswith((THATS_IT, NAT, UNKNOWN)) and dtype_name(own[0]) in CLOSE:
             gradient = trial.whole_gradient(x, t, gradient)
-        told["batch"] = (
-            f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted{misread(law, x, t)}"
-        )
+        told["batch"] = f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted"
+        if trial.dtype in ("float16", "bfloat16"):  # says how near
+            told["batch"] += f" to {CLOSE[trial.dtype][x.size >= 500]:.0%}".replace("%", " %")
+        told["batch"] += misread(law, x, t)
         return told, gradient, ()
 
 
