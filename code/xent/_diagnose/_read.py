@@ -708,5 +708,5 @@ class Reader(Trial):
         result = Diagnosis(**known, alternatives=alternatives, notes=notes)
         if not problem:
             return result
-        notes = (*problem, f"other batches are read as: {result.sentence}")
+        notes = (*problem, f"smaller ones are read as: {result.sentence}")
         return Diagnosis(arrays=arrays, notes=notes, tried=tried, **told)
