@@ -20,7 +20,7 @@ import xent
 from adversary import Draw, claim, logits, optimisers, rng
 from xent.distillation import distillation_gradient, distillation_loss, mixed_loss
 from xent.gradients import cross_entropy_gradient
-from xent_book import behaviours
+from xent_book import behaviours, pictures
 
 Array = np.ndarray
 RECORD = Path(__file__).parents[2] / "experiments" / "distillation" / "digits.json"
@@ -188,6 +188,18 @@ def other_balances() -> dict[str, tuple[str, Array]]:
 @pytest.mark.claim("14", "with a vocabulary's logits a higher temperature can shrink the soft gradient")
 def test_the_balance_of_the_two_parts(what: str, sizes: Array) -> None:
     assert BALANCES[what](sizes), sizes
+
+
+@claim(
+    "13",
+    "From 16 classes on the label's gradient is larger here at every $T$",
+    on=[16, 20, 64, 256, 1024],
+    but_not={"eight": 8, "four": 4},
+)
+def test_the_figure_of_the_two_parts(classes: int) -> None:
+    for temperature in np.geomspace(1, 64, 50):
+        soft, _, label = pictures.sizes(temperature, classes)
+        assert soft < label
 
 
 @claim(

@@ -728,6 +728,7 @@ def test_on_policy_and_sharpness() -> None:
     def dearer(cell: Cell, nats: float) -> None:
         assert -less(cell, WARM).mean() == pytest.approx(nats, abs=0.04)
         assert -less(cell, WARM, "tempered").mean() == pytest.approx(0.24 if nats < 0.4 else 0.29, abs=0.01)
+        above(-less(cell, WARM, "tempered"), 0.2)
 
     def sure(*cell: Any) -> None:
         gap = np.array(list(distilled(cell, "gap").values()))

@@ -215,8 +215,9 @@ def weights(
     asked: Asked,
     *,
     broadcast: bool = False,
+    positive: bool = False,
 ) -> Tensor:
-    """Return finite weights >= 0 of the given shape, on the device of `like` and in its wide dtype."""
+    """Return finite weights >= 0, or > 0, of the given shape, on the device of `like` and in its wide dtype."""
     if type(value) in (int, float):
         value = torch.tensor(float(value), dtype=torch.float64)
     elif not isinstance(value, Tensor):
@@ -231,8 +232,8 @@ def weights(
     def answer(low: float, high: float) -> None:
         if not (low >= 0 and high < math.inf):
             check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
-        if low == 0 and name == "pos_weight":
-            raise ValueError("pos_weight: expected finite weights > 0, got 0")
+        if positive and low == 0:
+            raise ValueError(f"{name}: expected finite weights > 0, got 0")
 
     if concrete(tensor) and few.numel():
         asked.ask(few.detach().aminmax(), answer)

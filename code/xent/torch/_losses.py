@@ -238,8 +238,8 @@ def binary_cross_entropy(
     z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing, asked)
     up, down = _binary_sides(z, y, n)
     if pos_weight is not None:
-        shape, of = tuple(z.shape), "that of the logits"
-        up = tensors.weights(pos_weight, "pos_weight", shape, of, z, asked, broadcast=True) * up
+        given = pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, asked
+        up = tensors.weights(*given, broadcast=True, positive=True) * up
     return reduce_each(up + down, w, asked.divisor(z.shape, w))
 
 
