@@ -289,7 +289,9 @@ def test_a_factor_that_is_measured_again(K: int, seed: int, every: int, at_last:
         m, s = 0.9 * m + 0.1 * slope, 0.999 * s + 0.001 * slope**2
         size = np.sqrt(s / (1 - 0.999 ** (step + 1)))
         student = student - 0.1 * m / (1 - 0.9 ** (step + 1)) / (size + 1e-8)
-    assert seen == pytest.approx(at_last, rel=1 / 3 if every < 151 else 0.06)
+    # The page tells of one run, which the first seed repeats; others end within a third.
+    near = 0.06 if every == 151 else 0.1 if seed == 0 else 1 / 3
+    assert seen == pytest.approx(at_last, rel=near)
 
 
 def fitted(learnt: bool) -> tuple[Callable[[Array], Array], Array]:
