@@ -351,12 +351,6 @@ EVERY = "it holds for every class, so for this one"
 # The changes that leave a true statement, and why they do.
 # fmt: off
 HARMLESS: dict[str, dict[str, str]] = {
-    "eq-bce-symmetric": {r"y \in \{⟨0 → 1⟩, 1\}. \e": NARROWER, r"in \{0, ⟨1 → 2⟩\}. \end{": NARROWER},
-    "eq-newton": {r"lVert w ⟨- → +⟩ \hat w": WEAKER,
-        r"rVert &⟨= → = 2\,⟩ O\bigl(": "an order of magnitude has no factor"},
-    "eq-mle-exists": {r"cdot v > ⟨0 → 1⟩ \text{ f": "a direction may be scaled"},
-    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER, r"ge m > ⟨0 → 1⟩ \ \text{": NARROWER},
-    "eq-penalised": {r"c{2 \log ⟨2 → 3⟩}{\lambda": WEAKER, r"rt{\frac{⟨2 → 3⟩ \log 2}{": WEAKER},
     "eq-categorical": {r"1}^{K} p_⟨j → k⟩^{[j = k]": "at the one factor that counts j is k"},
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
     "eq-gibbs": {r"- 1 \le ⟨0 → 1⟩ \\ \math": WEAKER, r"t &\le t ⟨- → +⟩ 1, \quad": WEAKER},

@@ -56,12 +56,6 @@ def bernoulli(d: Draw) -> Env:
     return {"y": d.number % 2, "p": p, "P|": lambda y, p: p[0] if y[0] else 1 - p[0]}
 
 
-def monotone(d: Draw) -> Env:
-    """A likelihood that vanishes at one point, where the logarithm has no value."""
-    p, q = [(0.2, 0.7), (0.7, 0.2), (0.5, 0.5), (0.0, 0.3), (0.4, 0.0), (1e-9, 1e-8)][d.number]
-    return {"p": mp.mpf(p), "q": mp.mpf(q), "L": lambda p: p**2}
-
-
 def log_odds(d: Draw) -> Env:
     """A probability, also close to 0 and 1, and its log-odds, by log1p."""
     p = [d.share(), d.share(), d.share(), mp.mpf("1e-12"), mp.mpf("0.5"), 1 - mp.mpf("1e-6")][d.number]
@@ -88,103 +82,14 @@ def descent(d: Draw) -> Env:
     return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "cal L": J, "nabla": "w"}
 
 
-def fitted(d: Draw, penalty: Any = 0) -> Env:
-    """A logistic regression that has a minimum, and where it lies."""
+def fitted(d: Draw) -> Env:
+    """A logistic regression at its minimum."""
     N = 6
     x = np.hstack([column([1] * N), column([-2, -1, 0, 1, 2, d.gauss(0, 1)])])
     y = column([0, 1, 0, 1, 0, 1])
-    slope = lambda w: (x.T @ (sigmoid(x @ w) - y))[:, 0] / N + penalty * w[:, 0]
-    best = column(mp.findroot(lambda a, b: list(slope(column([a, b]))), (0, 0)))
-    J = lambda w: mean(m.softplus((1 - 2 * y) * (x @ w))[:, 0])
-    e = {"N": N, "x": x, "y": y, "s": 2 * y - 1, "hat w": best, "hat p": sigmoid(x @ best), "cal L": J}
-    return e | {"nabla": "w", "over": {"i": range(1, N + 1)}}
-
-
-def newton(d: Draw) -> Env:
-    e, way = fitted(d), d.column(2) + mp.mpf(1)
-    by = way / mp.norm(way[:, 0].tolist())
-    x, best = e["x"], e["hat w"]
-
-    def step(at: Env) -> Any:
-        w = lookup(at, "w")
-        p = sigmoid(x @ w)
-        curved, slope = x.T @ (p * (1 - p) * x), x.T @ (p - e["y"])
-        return w - column(mp.lu_solve(mp.matrix(curved.tolist()), mp.matrix(slope.tolist())))
-
-    return e | {"w": best + 0.1 * by, "w_new": Let(step), "closer": lambda s: {"w": best + s * by}}
-
-
-def separated(d: Draw) -> Env:
-    """Margins of a direction, and a bound on them that in some draws is none."""
-    x, v = 10 * np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
-    s = column([1, -1, 1, -1])
-    margins = (x @ v)[:, 0]
-    bound = [
-        min(margins),
-        min(margins) / 2,
-        min(margins) * 1.01,
-        min(margins) / 9,
-        -min(margins),
-        min(margins),
-    ]
-    e = {"s": s, "x": s * x, "v": v, "m": bound[d.number], "t": mp.mpf([1, 3, 1, 0.1, 2, -1][d.number])}
-    J = lambda w: mean(m.softplus(-s * (s * x @ w))[:, 0])
-    return e | {"cal L": J, "over": {"i": range(1, 5)}}
-
-
-PAIRS = {  # s_i x_i
-    "overlap": [(1, 2), (2, -1), (-1, 0.5), (0.5, -3), (1, 1)],
-    "apart": [(1, 2), (2, 1), (1, 0.5), (0.5, 3), (1, 1)],
-    "touching": [(1, 2), (-1, 2), (1, 0), (-1, 0), (0.5, 1)],
-    "one line": [(1, 1), (-1, -1), (2, 2), (1, -1), (-2, 2)],
-    "barely": [(1, 2), (2, 1), (1, 0.5), (0.5, 3), (-0.01, -0.01)],
-    "lopsided": [(0.1, 0.1), (3, 1), (1, 3), (3, 2), (2, 3)],
-}
-
-
-@cache
-def has_minimum(kind: str) -> bool:
-    """Whether the minimiser stays where it is while a penalty goes to zero."""
-    a, norms = np.array(PAIRS[kind], float), []
-    for penalty in (1e-5, 1e-9):
-        w = np.zeros(2)
-        for _ in range(200):
-            p = 1 / (1 + np.exp(np.clip(a @ w, -700, 700)))
-            step = np.linalg.solve((a.T * p * (1 - p)) @ a + penalty * np.eye(2), a.T @ p - penalty * w)
-            w = w + step / max(1, np.linalg.norm(step))
-        norms.append(np.linalg.norm(w))
-    return bool(norms[1] < 1.1 * norms[0])
-
-
-def existence(d: Draw) -> Env:
-    """Every direction that matters: along, between and across the rows."""
-    kind = [*PAIRS][d.number]
-    a, s = np.array([[mp.mpf(x) for x in row] for row in PAIRS[kind]]), column([1, -1, 1, 1, -1])
-    across = [column([sign * -row[1], sign * row[0]]) for row in a for sign in (1, -1)]
-    turns = sorted(across, key=lambda v: mp.atan2(v[1, 0], v[0, 0]))
-    units = [v / mp.norm(v[:, 0].tolist()) for v in turns]
-    ways = [*units, *(u + v for u, v in itertools.pairwise([*units, units[0]]))]
-    e = {
-        "cal L": kind,
-        '"hasaminimum': has_minimum,
-        "s": s,
-        "x": s * a,
-        "over": {"i": range(1, 6), "v": ways},
-    }
-    return e
-
-
-def penalised(d: Draw) -> Env:
-    penalty = mp.mpf([0.1, 1, 10, 1e-6, 100, 0.5][d.number])
-    e, w = fitted(d, penalty), d.column(2)
-    total = lambda w: e["cal L"](w) + penalty * mp.fsum(x * x / 2 for x in w[:, 0])
-    return e | {"w": w, "lambda": penalty, "J_lambda": total, "hat w_lambda": e["hat w"]}
-
-
-def pos_weight(d: Draw) -> Env:
-    c, pi = mp.mpf([10, 0.1, 1, 1000, 2, 1e-3][d.number]), d.share()
-    slope = lambda z: pi * c * (sigmoid(z) - 1) + (1 - pi) * sigmoid(z)
-    return {"c": c, "pi": pi, "q": sigmoid(mp.findroot(slope, 0, tol=1e-100))}
+    slope = lambda a, b: list((x.T @ (sigmoid(x @ column([a, b])) - y))[:, 0])
+    best = column(mp.findroot(slope, (0, 0)))
+    return {"N": N, "x": x, "y": y, "hat p": sigmoid(x @ best), "over": {"i": range(1, N + 1)}}
 
 
 # --------------------------------------------------------------------------------------- 2, multiclass

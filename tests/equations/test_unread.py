@@ -31,38 +31,6 @@ def agree(wrong: bool, computed: Any, expected: Any, rel: float = 0.0, off: floa
 
 
 @BOTH
-@pytest.mark.equation("eq-separation-lp", by="reference")
-def test_the_linear_program_counts_the_separated_examples(wrong: bool) -> None:
-    r"""
-    $$
-    \begin{aligned}
-    M = \max_{v,\, t}\ & \sum_{i=1}^{N} t_i \\[4pt]
-    \text{subject to}\ \ & s_i\, x_i \cdot v \ge t_i, \\[4pt]
-    & 0 \le t_i \le 1 .
-    \end{aligned}
-    $$ (eq-separation-lp)
-
-    With three columns each extreme ray of the cone of harmless directions is orthogonal to two rows; their sum gains
-    wherever any direction does.
-    """
-    rng, found, expected = np.random.default_rng(0), list[float](), list[int]()
-    while len(found) < 40:
-        n = int(rng.integers(4, 8))
-        x, s = np.column_stack([np.ones(n), rng.integers(-2, 3, size=(n, 2))]), 2 * rng.integers(0, 2, n) - 1
-        if np.linalg.matrix_rank(x) < 3:
-            continue
-        signed = s[:, None] * x
-        rays = [sign * np.cross(a, b) for a, b in itertools.combinations(signed, 2) for sign in (1, -1)]
-        good = [signed @ ray for ray in rays if (signed @ ray >= 0).all()]
-        expected.append((np.sum([np.zeros(n), *good], axis=0) > 1e-9).sum())
-        at_least_t = np.hstack([-x if wrong else -signed, np.eye(n)])
-        bounds = [(None, None)] * 3 + [(0, 1)] * n
-        found.append(-optimize.linprog([0, 0, 0, *[-1] * n], at_least_t, np.zeros(n), bounds=bounds).fun)
-    assert 0 in expected and len({*expected}) > 3
-    agree(wrong, found, expected, off=1e-9)
-
-
-@BOTH
 @pytest.mark.equation("eq-gaussian-classes", by="reference")
 def test_gaussian_classes_have_linear_logits(wrong: bool) -> None:
     r"""

@@ -114,10 +114,6 @@ def _with_one_shift(z: Any, y: Any) -> Any:
     return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
 
 
-def _interleaved(x: Any, y: Any) -> bool:
-    return bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
-
-
 def _clipped_between_two_sums(t: Any, p: Any) -> Any:
     q = np.clip(p / p.sum(), 1e-7, 1 - 1e-7)
     return -(t * np.log(q / q.sum())).sum()
@@ -158,7 +154,6 @@ def _larger_first(a: Any, b: Any) -> Any:
             lambda z, y: -np.log(xent.softmax(z)[range(len(y)), y]),
             "the shift is right, but the logarithm comes after the division",
         ),
-        ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
         ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
         ("kd-alpha", lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2), "turned round"),
         ("kd-alpha", lambda alpha, T: 1 / (1 + (1 - alpha) / alpha / T**2), "ZeroDivisionError"),

@@ -57,29 +57,6 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-def _reaches(x: Array, y: Array, beats: Any = np.greater) -> bool:
-    """Whether some 0 lies beyond some 1."""
-    zeros, ones = x[y == 0], x[y == 1]
-    return bool(zeros.size and ones.size and beats(zeros.max(), ones.min()))
-
-
-def _overlap(x: Array, y: Array, beats: Any = np.greater) -> bool:
-    return _reaches(x, y, beats) and _reaches(x, 1 - y, beats)
-
-
-def _overlap_inputs() -> list[tuple[Any, ...]]:
-    rows = [
-        # The classes interleave; they part; they part the other way round.
-        *(("0123", "0101"), ("0123", "0011"), ("0123", "1100")),
-        # They meet in one value, in whichever order it comes: no cut is clean, and still no finite fit.
-        *(("0112", "0011"), ("0112", "1100"), ("0112", "0101"), ("0112", "1010")),
-        # One class only; one class inside the other; a feature of two values; a long way, and one pair exchanged.
-        *(("012", "111"), ("012", "000"), ("0225", "1001"), ("0225", "0110"), ("201", "001")),
-        *(("0011", "0101"), ("0123456789abcdefghij", 9 * "0" + "10" + 9 * "1")),
-    ]
-    return [(np.array([float(int(c, 36)) for c in x]), np.array([*map(int, y)])) for x, y in rows]
-
-
 EXERCISES = (
     Exercise(
         "coin-heads",
@@ -164,52 +141,6 @@ EXERCISES = (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z)))
             ),
             "the labels are swapped: the loss is small where it should be large": lambda z, y: _bce(z, 1 - y),
-        },
-    ),
-    Exercise(
-        "undo-pos-weight",
-        lambda q, c: q / (q + c * (1 - q)),
-        lambda: [
-            (np.array([0.5, 0.9, 0.1]), 10.0),
-            (np.array([0.0, 0.25, 1.0]), 0.5),
-            (np.array([0.7]), 3.0),
-        ],
-        mistakes={
-            "this is the way forward, which weighs the positives once more: solve for the frequency": (
-                lambda q, c: c * q / (c * q + 1 - q)
-            ),
-            "the odds are divided by the weight, not the probability: then turn them back into one": (
-                lambda q, c: q / c
-            ),
-            "these are the odds: turn them back into a probability, odds / (1 + odds)": (
-                lambda q, c: q / (1 - q) / c
-            ),
-            "the logit is shifted by log(c), not by c": (lambda q, c: _sigmoid(np.log(q / (1 - q)) - c)),
-        },
-    ),
-    Exercise(
-        "finite-fit-1d",
-        _overlap,
-        _overlap_inputs,
-        atol=0.5,  # a yes or a no
-        mistakes={
-            "where the classes only meet in a value, a curve through it that grows steeper never stops improving": (
-                lambda x, y: _overlap(x, y, np.greater_equal),
-                lambda x, y: bool(np.abs(np.diff(y[np.argsort(x, kind="stable")])).sum() > 1),
-            ),
-            "only one order is tested: the positives may also lie on the left": (
-                _reaches,
-                lambda x, y: _reaches(-x, y),
-            ),
-            "an empty class has no maximum: if all labels are the same, return False before you compare": (
-                lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
-            ),
-            "two classes are needed, and they are not enough: they must also overlap": (
-                lambda x, y: bool(0 < y.sum() < len(y))
-            ),
-            "yes and no are exchanged: the fit exists where the classes overlap, not where they part": (
-                lambda x, y: not _overlap(x, y)
-            ),
         },
     ),
 )
