@@ -351,7 +351,6 @@ EVERY = "it holds for every class, so for this one"
 # The changes that leave a true statement, and why they do.
 # fmt: off
 HARMLESS: dict[str, dict[str, str]] = {
-    "eq-categorical": {r"1}^{K} p_⟨j → k⟩^{[j = k]": "at the one factor that counts j is k"},
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
     "eq-gibbs": {r"- 1 \le ⟨0 → 1⟩ \\ \math": WEAKER, r"t &\le t ⟨- → +⟩ 1, \quad": WEAKER},
     "eq-conditional-problems": {r"eta \frac⟨1 → 2⟩n \sum_{i": FACTOR, r"l[ -\frac⟨1 → 2⟩n \sum_{i": FACTOR},

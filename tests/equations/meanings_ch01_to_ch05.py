@@ -18,12 +18,6 @@ from equations.draws import Draw, column, entropy, kl, lse, mean, one_hot, sigmo
 from equations.reader import Env, Let, lookup, near
 
 
-def around(x: Any, low: float = -mp.inf) -> list[Any]:
-    """A column and others near and far from it, one entry moved at a time."""
-    steps = [by * one_hot(k, len(x)) for k in range(1, len(x) + 1) for by in (1e-4, -1e-4, 0.3, -0.3, 1)]
-    return [x, *(x + step for step in steps if min((x + step)[:, 0]) >= low)]
-
-
 def reports(best: Any) -> list[Any]:
     """A distribution and others near and far from it, every corner among them."""
     K = len(best)
@@ -167,9 +161,6 @@ def posterior(d: Draw) -> Env:
     data = [mp.fprod(law[x[n]] * label(n, w) for n in range(N)) for w in weights]
     evidence = mp.fsum(p * q for p, q in zip(prior, data, strict=True))
     e = {"p(w)": prior[0], "p(D|w)": data[0], "p(D)": evidence, "p(w|D)": prior[0] * data[0] / evidence}
-    e["p(x_n)"] = Let(lambda e: law[x[e["n"] - 1]])
-    e["p(y_n|x_n,w)"] = Let(lambda e: label(e["n"] - 1, weights[0]))
-    e["p(x_n,y_n|w)"] = Let(lambda e: law[x[e["n"] - 1]] * label(e["n"] - 1, weights[0]))
     e["c(D)"] = mp.log(mp.fprod(law[i] for i in x) / evidence)
     e |= {
         "z": np.vstack([logits(weights[0], i).T for i in x]),
@@ -177,12 +168,6 @@ def posterior(d: Draw) -> Env:
         "over": {"n": range(1, N + 1)},
     }
     return e | {"ell": lambda z, y: lse(z) - z[int(y) - 1, 0]}
-
-
-def gaussian_prior(d: Draw) -> Env:
-    e, w, tau, rest = many(d), d.column(d.classes), d.real(), d.gauss(0, 1)
-    density = mp.fprod(mp.npdf(x, 0, tau) for x in w[:, 0])
-    return e | {"w": w, "d": len(w), "tau": tau, "c(D)": rest, "p(w|D)": e["L"](0) * density * mp.exp(rest)}
 
 
 def penalty_names(d: Draw) -> Env:
@@ -201,12 +186,11 @@ def penalty_names(d: Draw) -> Env:
 
 
 def forecast(d: Draw) -> Env:
-    """A label of the law pi, its one-hot t, and Brier's score of a report q."""
+    """A label of the law pi, its one-hot t, and a report q."""
     K, pi, q = d.classes, d.some(), d.probs()
-    e = {"K": K, "q": q, "pi": pi, "y": 1, "t": Let(lambda e: one_hot(e["Y" if "Y" in e else "y"], K))}
-    e["S"] = lambda q, y: 1 - 2 * q[int(y) - 1, 0] + mp.fsum(x * x for x in q[:, 0])
+    e = {"K": K, "q": q, "pi": pi, "t": Let(lambda e: one_hot(e["Y"], K))}
     e["law"] = [(pi[k - 1, 0], {"Y": k}) for k in range(1, K + 1)]
-    return e | {"over": {"k": range(1, K + 1), "a": around(pi)}}
+    return e | {"over": {"k": range(1, K + 1)}}
 
 
 def surfaces(d: Draw) -> Env:

@@ -55,7 +55,6 @@ ROWS: dict[str, Any] = {
         m.logistic, r"\nabla^2 \mathcal L(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
     ),
     "eq-score-zero": labels.fitted,
-    "eq-categorical": (m.one, r"P(Y = k)"),
     "eq-label-likelihood": labels.many,
     "eq-one-hot": (m.one, r"0 \log 0 = 0"),
     "eq-log-odds": m.one,
@@ -69,10 +68,8 @@ ROWS: dict[str, Any] = {
     "eq-gaussian-nll": m.gaussian,
     "eq-error-rate-bound": labels.errors,
     "eq-log-posterior": labels.posterior,
-    "eq-map-gaussian": labels.gaussian_prior,
     "eq-lambda-to-c": labels.penalty_names,
     "eq-brier-split": labels.forecast,
-    "eq-squared-error-mean": labels.forecast,
     "eq-two-surfaces": labels.surfaces,
     "eq-surprise-chain": labels.events,
     "eq-entropy": (m.two, r"\mathrm E_{X \sim P}[-\log P(X)]", r"0 \log 0 = 0"),

@@ -31,31 +31,6 @@ def agree(wrong: bool, computed: Any, expected: Any, rel: float = 0.0, off: floa
 
 
 @BOTH
-@pytest.mark.equation("eq-gaussian-classes", by="reference")
-def test_gaussian_classes_have_linear_logits(wrong: bool) -> None:
-    r"""
-    $$
-    \begin{aligned}
-    P(Y = k \mid x) &\propto \pi_k\, e^{-\frac12 (x - \mu_k)^\top \Sigma^{-1} (x - \mu_k)} \\
-    P(Y = k \mid x) &= \operatorname{softmax}(W x + b)_k, \\
-    w_k &= \Sigma^{-1} \mu_k, \\
-    b_k &= \log \pi_k - \tfrac12\, \mu_k^\top \Sigma^{-1} \mu_k
-    \end{aligned}
-    $$ (eq-gaussian-classes)
-    """
-    rng = np.random.default_rng(8)
-    for classes, features in ((2, 1), (3, 2), (10, 5)):
-        shares, means = rng.dirichlet(np.ones(classes)), rng.normal(scale=2.0, size=(classes, features))
-        root, x = rng.normal(size=(features, features)), rng.normal(scale=2.0, size=(50, features))
-        covariance = root @ root.T + 0.3 * np.eye(features)
-        precision, half = np.linalg.inv(covariance), -0.5 if wrong else 0.5
-        b = np.log(shares) - half * np.einsum("kd,de,ke->k", means, precision, means)
-        densities = [stats.multivariate_normal(mean, covariance).logpdf(x) for mean in means]
-        bayes = softmax(np.log(shares) + np.stack(densities, axis=1), axis=1)
-        agree(wrong, softmax(x @ (precision @ means.T) + b, axis=1), bayes, rel=1e-9, off=1e-14)
-
-
-@BOTH
 @pytest.mark.equation("eq-fisher", by="reference")
 def test_the_information_is_the_curvature_and_gives_the_error(wrong: bool) -> None:
     r"""

@@ -188,7 +188,6 @@ def _larger_first(a: Any, b: Any) -> Any:
         ("coin-heads", lambda loss, p, n: -n * loss / np.log(p), "the tails cost something too"),
         ("bce-from-logits", lambda z, y: np.logaddexp(0, np.where(y == 1, -z, z)), "the labels 0 and 1 only"),
         ("multiclass-nll", lambda z, y: -np.log(xent.softmax(z, axis=0)[range(len(y)), y]), "not axis=0"),
-        ("multiclass-merge", lambda a, b: a + np.log(2), "log 2 is the case a = b"),
         ("certify-keras", _clipped_between_two_sums, "not divided a second time"),
         *(
             ("certify-binary", judge_with(LOGITS, TARGETS, rtol=rtol), "agrees with")

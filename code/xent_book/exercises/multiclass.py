@@ -48,16 +48,6 @@ def _softmax(z: Array) -> Array:
     return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 
-def _merge_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(5)
-    return [
-        (np.array([0.0, 2.0]), np.array([0.0, -1.0])),
-        (rng.normal(scale=3.0, size=4), rng.normal(scale=3.0, size=4)),
-        # exp overflows past 709, and underflows below -745.
-        (np.array([1000.0, -1000.0, -1000.0, 1000.0]), np.array([999.0, -1002.0, 1000.0, -1000.0])),
-    ]
-
-
 EXERCISES = (
     Exercise(
         "multiclass-nll",
@@ -101,30 +91,6 @@ EXERCISES = (
             "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label": (
                 lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_softmax(_shifted(z)))).sum(axis=1)
             ),
-        },
-    ),
-    Exercise(
-        "multiclass-merge",
-        np.logaddexp,
-        _merge_inputs,
-        atol=1e-12,  # stable forms agree to a few units in the last place
-        mistakes={
-            "exp overflows past 709 and underflows below -745: take the larger logit out first": (
-                lambda a, b: np.log(np.exp(a) + np.exp(b))
-            ),
-            "exp overflows past 709: in the exponent, subtract the larger logit from the smaller": (
-                lambda a, b: a + np.log1p(np.exp(b - a)),
-                lambda a, b: b + np.log1p(np.exp(a - b)),
-            ),
-            "log 2 is the case a = b: otherwise the smaller logit adds less": (
-                lambda a, b: a + math.log(2),
-                lambda a, b: np.maximum(a, b) + math.log(2),
-                lambda a, b: (a + b) / 2 + math.log(2),
-            ),
-            "a + b multiplies the exponentials, and so the probabilities: they have to add up": (
-                lambda a, b: a + b
-            ),
-            "the larger logit alone leaves out the probability of the other class": (np.maximum),
         },
     ),
     Exercise(
