@@ -359,7 +359,6 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"{-m/n} \;⟨\Rightarrow → \Leftarrow⟩ \\ \tfra": "s is strictly decreasing, so each follows from the other"},
     "eq-code-length": {r"d \sum_k ⟨2 → 3⟩^{-\ell_k": WEAKER, r"P)}{\log ⟨2 → 3⟩} \;&\le": WEAKER,
         r"log 2} + ⟨1 → 2⟩ \end{ali": WEAKER},
-    "eq-code-excess": {r"P)}{\log ⟨2 → 3⟩} \end{al": WEAKER},
     "eq-grad-central": {r"&\quad ⟨+ → -⟩ O(h^2) .": UNSIGNED, r"&\quad ⟨+ → -⟩ O(h^4),": UNSIGNED},
     "eq-grad-hessian": {r"rtial (p ⟨- → +⟩ t)}{\par": "t is constant"},
     "eq-grad-curvature": {r"(H) &\le ⟨\min → \max⟩\bigl(\tf": WEAKER},

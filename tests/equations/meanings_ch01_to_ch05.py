@@ -352,18 +352,6 @@ def code(d: Draw) -> Env:
     }
 
 
-def same_mean(d: Draw) -> Env:
-    """An exponential family's Q, and another law with the same mean of f; in one draw with a zero."""
-    K, f = max(3, d.classes), d.column(max(3, d.classes))
-    q = softmax(d.real() * f)
-    move = np.array(np.zeros(K), object)[:, None]
-    move[:3, 0] = [f[1, 0] - f[2, 0], f[2, 0] - f[0, 0], f[0, 0] - f[1, 0]]
-    room = min((-a / b for a, b in zip(q[:, 0], move[:, 0], strict=True) if b < 0), default=mp.mpf(1))
-    by = {2: 1, 4: 0}.get(d.number, d.share())
-    p = column(max(x, mp.mpf(0)) if abs(x) < mp.mpf("1e-50") else x for x in (q + by * room * move)[:, 0])
-    return {"P": p, "Q": q, "H": entropy, "KL": kl}
-
-
 # ---------------------------------------------------------------------------------------- 4, gradients
 
 

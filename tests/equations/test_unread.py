@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-from scipy.special import expit, log_softmax, logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
 import xent
 from experiments.large_vocabularies import memory
@@ -28,39 +28,6 @@ def agree(wrong: bool, computed: Any, expected: Any, rel: float = 0.0, off: floa
     computed, expected = np.asarray(computed, float), np.asarray(expected, float)
     assert computed.shape == expected.shape and computed.size
     assert np.allclose(computed, expected, rtol=rel, atol=off) is not wrong, (computed, expected)
-
-
-@BOTH
-@pytest.mark.equation("eq-fisher", by="reference")
-def test_the_information_is_the_curvature_and_gives_the_error(wrong: bool) -> None:
-    r"""
-    $$
-    \begin{aligned}
-    I(\theta) &= \mathrm E\left[ \nabla \log Q_\theta\; \nabla \log Q_\theta^{\mathsf T} \right] \\
-    &= -\mathrm E\left[ \nabla^2 \log Q_\theta \right], \\
-    \operatorname{se}(\hat\theta_j) &= \sqrt{\bigl[ \nabla^2 \mathcal L(\hat\theta)^{-1} \bigr]_{jj} / n}
-    \end{aligned}
-    $$ (eq-fisher)
-
-    A softmax regression, with slopes by differences; then 2,000 fits of a logistic one, beside the standard error.
-    """
-    rng, step = np.random.default_rng(9), 1e-5
-    x, w = rng.normal(size=(30, 2)), rng.normal(size=(2, 3))
-    p, moves = softmax(x @ w, axis=1), step * np.eye(6).reshape(6, 2, 3)
-    sides = [log_softmax(x @ w + s * (x @ moves), axis=-1) for s in (1, -1)]
-    slopes = np.moveaxis((sides[0] - sides[1]) / (2 * step), 0, -1)  # by input, label, weight
-    outer = np.einsum("nk,nkw,nlv->wv" if wrong else "nk,nkw,nkv->wv", p, slopes, slopes) / 30
-    curved = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
-    agree(wrong, outer, np.einsum("nkl,nd,ne->dkel", curved, x, x).reshape(6, 6) / 30, rel=1e-6, off=1e-8)
-    n, theta = 400, np.array([0.5, -1.0])
-    x, fits = np.column_stack([np.ones(n), rng.normal(size=n)]), np.tile(theta, (2000, 1))
-    y = (rng.uniform(size=(2000, n)) < expit(x @ theta)).astype(float)
-    for _ in range(8):
-        p = expit(fits @ x.T)
-        curvature = np.einsum("rn,nd,ne->rde", p * (1 - p), x, x) / n
-        fits -= np.linalg.solve(curvature, ((p - y) @ x / n)[..., None])[..., 0]
-    errors = np.sqrt(np.diagonal(np.linalg.inv(curvature), axis1=1, axis2=2) / (1 if wrong else n))
-    agree(wrong, errors.mean(axis=0), fits.std(axis=0), rel=0.06)  # of 2,000 fits, and terms of order 1 / n
 
 
 @BOTH

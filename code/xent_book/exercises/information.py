@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from xent import information
-from xent.numerics import softmax
 from xent_book.exercises._check import Array, Exercise
 
 
@@ -115,28 +113,6 @@ def _candidates() -> list[tuple[Any, ...]]:
     ]
 
 
-def _maxent(values: Array, mean: float) -> Any:
-    u = (values - mean) / np.ptp(values)
-    return softmax(u * brentq(lambda t: softmax(t * u) @ u, -700.0, 700.0, xtol=1e-14))
-
-
-def _straight(values: Array, mean: float) -> Any:
-    """Probabilities linear in the value, with the right mean and sum."""
-    centred = values - values.mean()
-    return 1 / len(values) + (mean - values.mean()) * centred / (centred**2).sum()
-
-
-def _means() -> list[tuple[Any, ...]]:
-    return [
-        (np.arange(1.0, 7.0), 4.5),
-        (np.array([0.0, 1.0, 2.0]), 0.4),
-        (np.array([-2.0, 0.5, 3.0, 4.0]), 2.6),
-        # Far apart and out of order, where exp overflows; close together, where the slope is large.
-        (np.array([5000.0, 0.0, 1000.0]), 900.0),
-        (np.array([0.0, 0.01, 0.02]), 0.015),
-    ]
-
-
 EXERCISES = (
     Exercise(
         "shared-key",
@@ -202,18 +178,6 @@ EXERCISES = (
             "an infinite divergence has become finite (by an epsilon?), and a row that excludes what happens wins": (
                 *(_both_ways(partial(_shifted, eps=10.0**-k)) for k in (6, 9, 12, 16, 30, 300)),
                 _both_ways(_left_out),
-            ),
-        },
-    ),
-    Exercise(
-        "maxent-mean",
-        _maxent,
-        _means,
-        atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01
-        mistakes={
-            "the probabilities are linear in the value; it is their logarithms that have to be": (_straight),
-            "this is the uniform distribution: it has the largest entropy of all, but not this mean": (
-                lambda values, mean: np.full(len(values), 1 / len(values))
             ),
         },
     ),
