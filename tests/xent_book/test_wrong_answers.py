@@ -338,14 +338,10 @@ WRONG: dict[str, Answers] = {
         ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])),
         ("vocab-merge", lambda a, b: _merged(a, b, 1.0)),
         ("vocab-merge", lambda a, b: _merged(a, b, -1.0)),
-        ("vocab-cap", lambda p, k: 0.5 * abs(math.log(k * p / (1 - p)))),
-        ("vocab-cap", lambda p, k: 0.5 * abs(math.log((k - 1) * (1 - p) / p))),
         (
             "vocab-zgradient",
             lambda z, y, lam: softmax(z) * (1 + lam * xent.log_sum_exp(z) ** 2) - eye(len(z))[y],
         ),
-        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p))),
-        ("vocab-cap", lambda p, k: 0.5 * math.log((k - 1) * p / (1 - p))),
         (
             "vocab-zgradient",
             lambda z, y, lam: softmax(z) - eye(len(z))[y] + lam * xent.log_sum_exp(z) * softmax(z),
