@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cache
-from math import exp, log
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -109,5 +108,3 @@ def times_of_cut() -> tuple[float, float]:
     cases = result("bench/linear.json")["cases"]
     times = [(case["seconds"], way) for case in cases for way in case["seconds"] if way.startswith("cut")]
     return ends(seconds[way] / seconds["plain"] for seconds, way in times)
-
-

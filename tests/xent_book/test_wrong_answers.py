@@ -338,6 +338,8 @@ WRONG: dict[str, Answers] = {
         ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])),
         ("vocab-merge", lambda a, b: _merged(a, b, 1.0)),
         ("vocab-merge", lambda a, b: _merged(a, b, -1.0)),
+        ("vocab-merge", lambda a, b: np.array([np.logaddexp(a[0], b[0]), a[1] + b[1]])),
+        ("vocab-merge", lambda a, b: np.array([a[0] + b[0], a[1] * b[1]])),
         (
             "vocab-zgradient",
             lambda z, y, lam: softmax(z) * (1 + lam * xent.log_sum_exp(z) ** 2) - eye(len(z))[y],
@@ -347,6 +349,11 @@ WRONG: dict[str, Answers] = {
             lambda z, y, lam: softmax(z) - eye(len(z))[y] + lam * xent.log_sum_exp(z) * softmax(z),
         ),
         ("vocab-zgradient", lambda z, y, lam: softmax(z) - eye(len(z))[y] + 2 * lam * xent.log_sum_exp(z)),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: (softmax(z) - eye(len(z))[y]) * (1 + 2 * lam * xent.log_sum_exp(z)),
+        ),
+        ("vocab-zgradient", lambda z, y, lam: (1 + 2 * lam) * softmax(z) - eye(len(z))[y]),
     ],
     "16_elsewhere": [
         ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, beta * ((a - c) - (b - d))).mean()),
