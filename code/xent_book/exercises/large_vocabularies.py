@@ -61,6 +61,9 @@ EXERCISES = (
             "the sums have different maxima: multiply each by exp(old maximum - new maximum)": (
                 lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])
             ),
+            "the first number is the larger of the two maxima, not a log-sum-exp": (
+                lambda a, b: np.array([np.logaddexp(a[0], b[0]), a[1] + b[1]])
+            ),
             "the maximum is that of the two states, which may lie below 0": (
                 lambda a, b: _merge((0.0, 0.0), _merge(a, b)),
                 lambda a, b: _merge((0.0, 0.0), _merge(a, b)) if a[1] + b[1] else _merge(a, b),
