@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cache
-from math import exp, log, tanh
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from scipy import stats
-from scipy.optimize import minimize_scalar
 
 from xent_book import pictures
 
@@ -110,18 +108,3 @@ def times_of_cut() -> tuple[float, float]:
     cases = result("bench/linear.json")["cases"]
     times = [(case["seconds"], way) for case in cases for way in case["seconds"] if way.startswith("cut")]
     return ends(seconds[way] / seconds["plain"] for seconds, way in times)
-
-
-def missed_by_a_cap(cap: float) -> float:
-    """Return how far a capped logit, fitted to log-odds that rise to 4.5, is from a probability, at its farthest."""
-
-    def odds(x: int, slope: float) -> float:
-        return 2 * cap * tanh(slope * x / cap)
-
-    def loss(slope: float) -> float:
-        signs = [(x, s) for x in range(1, 60, 2) for s in (1, -1)]
-        return sum(log(1 + exp(s * odds(x, slope))) / (1 + exp(s * 1.5 * x / 20)) for x, s in signs)
-
-    slope = minimize_scalar(loss, bounds=(0.03, 0.05), method="bounded").x
-    gaps = (1 / (1 + exp(-1.5 * x / 20)) - 1 / (1 + exp(-odds(x, slope))) for x in range(60))
-    return max(map(abs, gaps))

@@ -171,7 +171,6 @@ def _larger_first(a: Any, b: Any) -> Any:
             lambda a, b: np.array(max(a, b)) if a[0] == b[0] else _larger_first(a, b),
             "expected 2",
         ),
-        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p)) * (0.5 if p > 0.5 else -0.5), "got -0.67"),
         ("shared-key", lambda p, i, j: p[i] + p[j], "one bit at each press"),
         (
             "bce-from-logits",

@@ -310,19 +310,22 @@ WRONG: dict[str, Answers] = {
         ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])),
         ("vocab-merge", lambda a, b: _merged(a, b, 1.0)),
         ("vocab-merge", lambda a, b: _merged(a, b, -1.0)),
-        ("vocab-cap", lambda p, k: 0.5 * abs(math.log(k * p / (1 - p)))),
-        ("vocab-cap", lambda p, k: 0.5 * abs(math.log((k - 1) * (1 - p) / p))),
+        ("vocab-merge", lambda a, b: np.array([np.logaddexp(a[0], b[0]), a[1] + b[1]])),
+        ("vocab-merge", lambda a, b: np.array([a[0] + b[0], a[1] * b[1]])),
         (
             "vocab-zgradient",
             lambda z, y, lam: softmax(z) * (1 + lam * xent.log_sum_exp(z) ** 2) - eye(len(z))[y],
         ),
-        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p))),
-        ("vocab-cap", lambda p, k: 0.5 * math.log((k - 1) * p / (1 - p))),
         (
             "vocab-zgradient",
             lambda z, y, lam: softmax(z) - eye(len(z))[y] + lam * xent.log_sum_exp(z) * softmax(z),
         ),
         ("vocab-zgradient", lambda z, y, lam: softmax(z) - eye(len(z))[y] + 2 * lam * xent.log_sum_exp(z)),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: (softmax(z) - eye(len(z))[y]) * (1 + 2 * lam * xent.log_sum_exp(z)),
+        ),
+        ("vocab-zgradient", lambda z, y, lam: (1 + 2 * lam) * softmax(z) - eye(len(z))[y]),
     ],
     "16_elsewhere": [
         ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, beta * ((a - c) - (b - d))).mean()),
