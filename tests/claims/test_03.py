@@ -328,3 +328,17 @@ def test_the_loss_on_new_data_does_not_approach_a_training_loss(seed: int, end: 
     for parts, near in ((2, np.inf), (10, 0.003)):
         old, new = left_out(parts, seed)
         assert old < full < new and abs(new - end) < near
+
+
+@claim(
+    "Its mean length is the cross-entropy in bits",
+    on=lambda: [(p[0], q[0]) for k in (2, 3, 1000) for _, p, q in pairs(rng(31), k) if (q > 0).all()],
+    but_not={
+        "the entropy in its place": (np.array([0.9, 0.1]), np.array([0.1, 0.9]), True),
+        "lengths that are not rounded up": (np.array([0.7, 0.3]), np.array([0.7, 0.3]), False, np.floor),
+    },
+)
+def test_a_code_for_beliefs(p: Array, q: Array, own: bool = False, to_whole: Any = np.ceil) -> None:
+    """Of true letters, by the lengths that the beliefs give."""
+    bits = p @ -np.log2(p if own else q, where=p > 0, out=np.zeros(len(p)))
+    assert -1e-9 <= p @ to_whole(-np.log2(q)) - bits < 1
