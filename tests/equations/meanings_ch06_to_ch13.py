@@ -184,13 +184,6 @@ def start(d: Draw) -> Env:
     return {"K": K, "sigma": sigma, "law": [(mp.mpf(1), {"ell": expected})]}
 
 
-def floors(d: Draw) -> Env:
-    K, eps = d.classes, [d.share(), mp.mpf(0)][d.number % 2]
-    e = {"K": K, "varepsilon": eps, "b": eps / K, "a": 1 - eps + eps / K}
-    t = column([e["a"], *[e["b"]] * (K - 1)])
-    return e | {"softmaxtwice": -mp.log(softmax(one_hot(1, K))[0, 0]), "smoothing": entropy(t)}
-
-
 # ---------------------------------------------------------------------------------- 9, proper scoring
 
 

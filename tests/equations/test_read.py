@@ -158,7 +158,6 @@ ROWS: dict[str, Any] = {
     "eq-fw-one-class": models.single,
     "eq-which-distortion": models.distortion,
     "eq-which-start": models.start,
-    "eq-which-floors": models.floors,
     "eq-absolute-cost": models.absolute,
     "eq-expected-score": m.scoring,
     "eq-proper": models.properness,
