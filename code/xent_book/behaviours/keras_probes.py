@@ -120,6 +120,7 @@ def keras_softmax_backdoor() -> Seen:
     seen["model that ends in softmax, graph"] = tf.function(lambda z: loss(y, model(z)))(z)
     double = k.Sequential([k.layers.Softmax(dtype="float64")])
     seen["float64 softmax"] = _float(loss(Y[1:], double(z)))
+    seen["ignore_class=-1"] = _float(sparse(ignore_class=-1)(Y[1:], model(z)))
     return seen
 
 
