@@ -97,14 +97,6 @@ def small(d: Draw) -> Env:
 # --------------------------------------------------------------------------------------- 7, frameworks
 
 
-def sequences(d: Draw) -> Env:
-    """B sequences of different lengths, padded with zeros."""
-    B, T = SIZES[d.number], 5
-    n = column(d.randint(1, T) for _ in range(B))
-    ell = np.array([[d.real() if t < length else mp.mpf(0) for t in range(T)] for length in n[:, 0]])
-    return {"B": B, "n": n, "ell": ell, "over": {"i": range(1, B + 1), "t": range(1, T + 1)}}
-
-
 def divergences(d: Draw) -> Env:
     """Rows of two laws, in some draws with zeros in the first."""
     N, K = SIZES[d.number], d.classes

@@ -145,7 +145,6 @@ ROWS: dict[str, Any] = {
     "eq-fw-two-means": m.frameworks,
     "eq-fw-double-softmax": m.frameworks,
     "eq-fw-keras-normalise": m.frameworks,
-    "eq-fw-mean-of-means": models.sequences,
     "eq-fw-bce-1d": m.frameworks,
     "eq-fw-ignored-backward": m.ignored,
     "eq-fw-unnormalised": m.unnormalised,
