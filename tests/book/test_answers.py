@@ -33,7 +33,6 @@ COMPUTED = {
     "ex-soft-four": [math.log((0.7 + 0.1) / 0.1)],
     "ex-kd-pencil": [2 * (1 / 2 - xent.sigmoid(2 / 2)), (0 - 2 - (0 - 2 + 0) / 2) / 2],
     "ex-vocab-pencil": [math.log(1.5 * math.exp(2) + math.exp(2 + math.log(3)))],
-    "ex-else-two": [xent.sigmoid(2), xent.binary_cross_entropy(2, 0)],
 }
 
 

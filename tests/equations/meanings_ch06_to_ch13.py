@@ -97,44 +97,6 @@ def small(d: Draw) -> Env:
 # --------------------------------------------------------------------------------------- 7, frameworks
 
 
-def sequences(d: Draw) -> Env:
-    """B sequences of different lengths, padded with zeros."""
-    B, T = SIZES[d.number], 5
-    n = column(d.randint(1, T) for _ in range(B))
-    ell = np.array([[d.real() if t < length else mp.mpf(0) for t in range(T)] for length in n[:, 0]])
-    return {"B": B, "n": n, "ell": ell, "over": {"i": range(1, B + 1), "t": range(1, T + 1)}}
-
-
-def padded(d: Draw) -> Env:
-    e, K = m.one(d), d.classes
-    y = one_hot(e["y"], K)
-    return e | {"y": y, "k": 1 + d.number % K, "p": d.probs(), "t": (y + column([mp.mpf(1) / K] * K)) / 2}
-
-
-def smoothed_weights(d: Draw) -> Env:
-    """Class weights, one of them zero, with label smoothing: the weighted loss of the smoothed targets."""
-    N, K, eps = SIZES[d.number], d.classes, [d.share(), mp.mpf(0)][d.number % 2]
-    y, z, w = [d.randint(1, K) for _ in range(N)], d.matrix(N, K), d.positive()
-    w[y[0] % K, 0] *= d.number not in {1, 4}
-    cost = np.array([[lse(row[:, None]) - x for x in row] for row in z])
-    t = [eps / K + (1 - eps) * one_hot(k, K) for k in y]
-    S = mp.fsum((w * own * row[:, None]).sum() for own, row in zip(t, cost, strict=True))
-    e = {
-        "N": N,
-        "K": K,
-        "w": w,
-        "y": column(y),
-        "varepsilon": eps,
-        "S": S,
-        "cal L": S / mp.fsum(w[k - 1, 0] for k in y),
-    }
-    e |= {
-        "ell_n": Let(lambda e: cost[e["n"] - 1, y[e["n"] - 1] - 1]),
-        "ell_nk": Let(lambda e: cost[e["n"] - 1, e["k"] - 1]),
-    }
-    return e | {"over": {"n": range(1, N + 1), "k": range(1, K + 1)}}
-
-
 def divergences(d: Draw) -> Env:
     """Rows of two laws, in some draws with zeros in the first."""
     N, K = SIZES[d.number], d.classes
@@ -182,13 +144,6 @@ def start(d: Draw) -> Env:
     ]
     expected = mp.fsum(w * at["ell"] for w, at in law)  # once, not for every relation
     return {"K": K, "sigma": sigma, "law": [(mp.mpf(1), {"ell": expected})]}
-
-
-def floors(d: Draw) -> Env:
-    K, eps = d.classes, [d.share(), mp.mpf(0)][d.number % 2]
-    e = {"K": K, "varepsilon": eps, "b": eps / K, "a": 1 - eps + eps / K}
-    t = column([e["a"], *[e["b"]] * (K - 1)])
-    return e | {"softmaxtwice": -mp.log(softmax(one_hot(1, K))[0, 0]), "smoothing": entropy(t)}
 
 
 # ---------------------------------------------------------------------------------- 9, proper scoring
@@ -570,10 +525,6 @@ def batch_of_pairs(d: Draw) -> Env:
     S = d.matrix(N, N)
     costs = column(lse(row[:, None]) - row[i] for i, row in enumerate(S))
     return {"N": N, "S": S, "ell": costs, "i": d.randint(1, N), "over": {"j": range(1, N + 1)}}
-
-
-def drawn_items(d: Draw) -> Env:
-    return {"s": d.column(), "Q": d.probs(), "m": d.randint(1, 50), "over": {"j": range(1, d.classes + 1)}}
 
 
 def own_labels(d: Draw) -> Env:

@@ -12,15 +12,11 @@ from scipy.special import log_softmax
 
 import xent
 
-from ._registry import Seen, attempt, keras, tensorflow
+from ._registry import ONEHOT, P, Seen, Y, Z, attempt, keras, tensorflow
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
 
-Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
-P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
-Y = np.array([0, 1])
-ONEHOT = np.eye(3)[Y]
 EACH = -np.log(P[[0, 1], Y])
 RIGHT = {"right": EACH.mean()}
 

@@ -37,42 +37,18 @@ TOLERANCE = 1.1e-4
 
 @dataclass(frozen=True)
 class Row:
-    """A behaviour of a library.
-
-    Attributes
-    ----------
-    slug : str
-        The name of the row, unique.
-    group : str
-        What it is about, such as "weights".
-    library : str
-        One of the keys of `NAMES`.
-    title : str
-        What happens, in a few words.
-    asks : str
-        What the probe tries.
-    expect : str
-        What a reader would expect.
-    instead : str
-        What to write instead, in a line.
-    recorded : dict
-        What the probe returned on the versions of the book's lock.
-    probe : callable
-        Runs the library and returns what it saw: numbers, text, booleans, lists. Prints nothing.
-    tolerance : float
-        Relative tolerance of the numbers: wider where the numbers themselves have half precision.
-    """
+    """A behaviour of a library: a row of rows.toml, and the probe of its name."""
 
     slug: str
-    group: str
-    library: str
-    title: str
-    asks: str
-    expect: str
-    instead: str
-    recorded: Seen = field(repr=False)
-    probe: Callable[[], Seen] = field(repr=False)
-    tolerance: float = TOLERANCE
+    group: str  # what it is about, such as "weights"
+    library: str  # a key of NAMES
+    title: str  # what happens, in a few words
+    asks: str  # what the probe tries
+    expect: str  # what a reader would expect
+    instead: str  # what to write instead, in a line
+    recorded: Seen = field(repr=False)  # what the probe returned on the versions of the book's lock
+    probe: Callable[[], Seen] = field(repr=False)  # runs the library, returns what it saw, prints nothing
+    tolerance: float = TOLERANCE  # relative, of the numbers: wider where these have half precision
 
     def run(self) -> Seen:
         """Run the probe, quietly, and round what it saw."""
@@ -93,14 +69,7 @@ class Row:
 
 @cache
 def rows() -> dict[str, Row]:
-    """All rows by slug, group by group. Loads no framework.
-
-    Examples
-    --------
-    >>> from xent_book import behaviours
-    >>> behaviours.rows()["torch-all-ignored"].title
-    'all targets ignored: nan'
-    """
+    """All rows by slug, group by group. Loads no framework."""
     modules = [import_module(f"xent_book.behaviours.{module}") for module in MODULES]
     # A function's name says its row.
     begin = tuple(f"{library.replace('-', '_')}_" for library in NAMES)
@@ -114,13 +83,7 @@ def rows() -> dict[str, Row]:
 
 
 def get(slug: str) -> Row:
-    """Look a row up by its slug.
-
-    Raises
-    ------
-    ValueError
-        If there is no such row.
-    """
+    """Look a row up by its slug."""
     try:
         return rows()[slug]
     except KeyError:
@@ -128,14 +91,7 @@ def get(slug: str) -> Row:
 
 
 def see(slug: str) -> Seen:
-    """Run the probe of a row and return what it sees now.
-
-    Examples
-    --------
-    >>> from xent_book import behaviours
-    >>> behaviours.see("xent-clipping")
-    {'impossible': inf, 'impossible, eps=1e-7': 16.118, 'perfect': 0.0}
-    """
+    """Run the probe of a row and return what it sees now."""
     return get(slug).run()
 
 
@@ -143,6 +99,25 @@ see_once = cache(see)  # a page that shows a row twice runs it once
 
 
 # ------------------------------------------------------------------------------------- for the probes
+
+Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])  # the rows' example: logits, labels, the same one-hot
+Y = np.array([0, 1])
+ONEHOT = np.eye(3)[Y]
+P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
+
+
+def drawn(*shape: int) -> tuple[Any, Any]:
+    """Logits of this shape, the same each time, and a label for each row of them."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=shape), rng.integers(0, shape[-1], shape[:-1])
+
+
+def warned(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What a call returns, and the first sentence of each warning that it gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = call()
+    return value, [str(w.message).strip().splitlines()[0].split(". ")[0][:80] for w in caught]
 
 
 def plain(value: Any) -> Any:

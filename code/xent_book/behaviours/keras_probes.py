@@ -9,19 +9,16 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from ._registry import Lazy, Seen, attempt, keras, plain, tensorflow
+from . import _registry
+from ._registry import Lazy, Seen, Y, attempt, drawn, keras, plain, tensorflow, warned
 
-Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], dtype=np.float32)
-Y = np.array([0, 1])
-ONEHOT = np.eye(3, dtype=np.float32)[Y]
-P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
+Z, P, ONEHOT = (a.astype(np.float32) for a in (_registry.Z, _registry.P, _registry.ONEHOT))
 k, tf = Lazy(keras), Lazy(tensorflow)
 
 
@@ -55,11 +52,8 @@ _ON_TORCH: dict[str, Callable[[], Seen]] = {}
 def _seen_on_torch() -> dict[str, Seen]:
     """Run every row of Keras on PyTorch in one fresh process."""
     code = "from xent_book.behaviours.keras_probes import report_on_torch; report_on_torch()"
-    environment = os.environ | {
-        "KERAS_BACKEND": "torch",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "PYTHONWARNINGS": "ignore",
-    }
+    path = os.pathsep.join(p for p in sys.path if p)
+    environment = os.environ | {"KERAS_BACKEND": "torch", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Keras on PyTorch failed: {done.stderr.strip().splitlines()[-1:]}")
@@ -104,13 +98,8 @@ def _backdoor() -> Seen:
         "softmax, then Reshape": _float(sparse()(y, followed(z))),
     }
     short = np.array([[5.0, 0.0, 0.0]], dtype=np.float32)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        seen["from_logits=True after softmax, logits 5, 0, 0"] = _float(
-            sparse(from_logits=True)(y, softmax(short))
-        )
-    seen["warns"] = bool(caught)
-    return seen
+    loss, said = warned(lambda: sparse(from_logits=True)(y, softmax(short)))
+    return seen | {"from_logits=True after softmax, logits 5, 0, 0": _float(loss), "warns": bool(said)}
 
 
 def keras_softmax_backdoor() -> Seen:
@@ -120,6 +109,7 @@ def keras_softmax_backdoor() -> Seen:
     seen["model that ends in softmax, graph"] = tf.function(lambda z: loss(y, model(z)))(z)
     double = k.Sequential([k.layers.Softmax(dtype="float64")])
     seen["float64 softmax"] = _float(loss(Y[1:], double(z)))
+    seen["ignore_class=-1"] = _float(sparse(ignore_class=-1)(Y[1:], model(z)))
     return seen
 
 
@@ -328,8 +318,5 @@ def keras_downcast() -> Seen:
 
 
 def keras_layout() -> Seen:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(2, 5, 5)).astype(np.float32)
-    y = rng.integers(0, 5, (2, 5))
-    sce = sparse(from_logits=True)
+    (z, y), sce = drawn(2, 5, 5), sparse(from_logits=True)
     return {"(B, T, V)": _float(sce(y, z)), "(B, V, T)": _float(sce(y, z.transpose(0, 2, 1)))}

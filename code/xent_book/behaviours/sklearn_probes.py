@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
-from ._registry import Lazy, Seen, attempt
+from ._registry import Lazy, Seen, attempt, drawn, warned
 
 metrics = Lazy(lambda: import_module("sklearn.metrics"))
 
 
-def _warnings(call: Callable[[], Any]) -> list[str]:
-    """The first sentence of each warning that a call gives."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(w.message).strip().splitlines()[0].split(". ")[0][:80] for w in caught]
+def _many() -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a thousand classes in float32, in two thousand rows, and labels in turn."""
+    z = drawn(2000, 1000)[0].astype(np.float32)
+    return np.exp(z) / np.exp(z).sum(1, keepdims=True), np.arange(2000) % 1000
 
 
 def sklearn_argument_order() -> Seen:
@@ -41,18 +36,15 @@ def sklearn_row_sums() -> Seen:
     return {
         "loss": metrics.log_loss([0, 1], p),
         "normalised": metrics.log_loss([0, 1], p / p.sum(1, keepdims=True)),
-        "warnings": _warnings(lambda: metrics.log_loss([0, 1], p)),
+        "warnings": warned(lambda: metrics.log_loss([0, 1], p))[1],
     }
 
 
 def sklearn_spurious_warning() -> Seen:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(2000, 1000)).astype(np.float32)
-    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    y = np.arange(2000) % 1000
+    p, y = _many()
     return {
-        "float32": _warnings(lambda: metrics.log_loss(y, p)),
-        "the same in float64": _warnings(lambda: metrics.log_loss(y, p.astype(np.float64))),
+        "float32": warned(lambda: metrics.log_loss(y, p))[1],
+        "the same in float64": warned(lambda: metrics.log_loss(y, p.astype(np.float64)))[1],
     }
 
 
@@ -77,7 +69,7 @@ def sklearn_lexicographic() -> Seen:
         "perfect, labels 2, 9, 10 as text": metrics.log_loss(["2", "9", "10"], perfect),
         "the same as numbers": metrics.log_loss([2, 9, 10], perfect),
         "labels=['spam', 'ham']": named(),
-        "warnings": _warnings(named),
+        "warnings": warned(named)[1],
     }
 
 
@@ -107,15 +99,13 @@ def sklearn_epsilon() -> Seen:
         seen[f"impossible, {dtype.__name__}"] = metrics.log_loss([0, 1], wrong)
         seen[f"perfect, {dtype.__name__}"] = metrics.log_loss([0, 1], right)
     seen["eps=1e-15"] = attempt(lambda: metrics.log_loss([0, 1], [[0.5, 0.5]] * 2, eps=1e-15))
-    seen["y_pred="] = _warnings(lambda: metrics.log_loss([0, 1], y_pred=[[0.5, 0.5]] * 2))
+    seen["y_pred="] = warned(lambda: metrics.log_loss([0, 1], y_pred=[[0.5, 0.5]] * 2))[1]
     return seen
 
 
 def sklearn_low_precision() -> Seen:
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(2000, 1000)).astype(np.float32)
-    p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)
-    y = np.concatenate([np.arange(1000), rng.integers(0, 1000, 1000)])
+    p, y = _many()
+    y[1000:] = drawn(2000, 1000)[1][:1000]
     exact, single = (float(metrics.log_loss(y, q)) for q in (p.astype(np.float64), p))
     return {
         "float64": exact,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ._registry import Lazy, Seen, attempt
+from ._registry import Lazy, Seen, attempt, drawn, warned
 
 NAN, INF = float("nan"), float("inf")
 Z = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]
@@ -82,9 +81,7 @@ def torch_targets_unvalidated() -> Seen:
 
 
 def torch_mean_of_means() -> Seen:
-    rng = np.random.default_rng(0)
-    z = torch.from_numpy(rng.normal(size=(12, 5)))
-    y = torch.from_numpy(rng.integers(0, 5, 12))
+    z, y = map(torch.from_numpy, drawn(12, 5))
     means = [F.cross_entropy(z[s], y[s]) for s in (slice(0, 2), slice(2, 12))]
     return {"mean of means": (means[0] + means[1]) / 2, "pooled": F.cross_entropy(z, y)}
 
@@ -184,14 +181,12 @@ def torch_smoothing_range() -> Seen:
 def torch_kl_mean() -> Seen:
     z, _, _ = _example()
     log_q, p = z.log_softmax(1), torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        mean = F.kl_div(log_q, p)
+    mean, said = warned(lambda: F.kl_div(log_q, p))
     cube = log_q.expand(4, 2, 3), p.expand(4, 2, 3)
     return {
         "mean": mean,
         "batchmean": F.kl_div(log_q, p, reduction="batchmean"),
-        "warns": bool(caught),
+        "warns": bool(said),
         "batchmean, (B, T, V)": F.kl_div(*cube, reduction="batchmean"),
     }
 
@@ -269,9 +264,8 @@ def torch_confident_right() -> Seen:
 
 
 def torch_half_mean() -> Seen:
-    rng = np.random.default_rng(0)
-    z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
-    y = torch.from_numpy(rng.integers(0, 10, 65_536))
+    z, y = map(torch.from_numpy, drawn(65_536, 10))
+    z = z.half().requires_grad_()
     loss = F.cross_entropy(z, y)
     return {
         "mean of 30000": F.cross_entropy(z[:30_000], y[:30_000]),
@@ -293,9 +287,7 @@ def scipy_axis() -> Seen:
 
 
 def torch_layout() -> Seen:
-    rng = np.random.default_rng(0)
-    z = torch.from_numpy(rng.normal(size=(2, 5, 5)))
-    y = torch.from_numpy(rng.integers(0, 5, (2, 5)))
+    z, y = map(torch.from_numpy, drawn(2, 5, 5))
     return {
         "(B, T, V), T = V": F.cross_entropy(z, y),
         "(B, V, T)": F.cross_entropy(z.transpose(1, 2), y),
@@ -314,9 +306,7 @@ def torch_one_logit() -> Seen:
 
 
 def torch_shift() -> Seen:
-    rng = np.random.default_rng(0)
-    z = torch.from_numpy(rng.normal(size=(6, 5)))
-    ids = torch.from_numpy(rng.integers(0, 5, 6))
+    z, ids = map(torch.from_numpy, drawn(6, 5))
     padded = torch.cat([ids[1:], torch.tensor([-100])])
     return {
         "z[:-1] with ids[1:]": F.cross_entropy(z[:-1], ids[1:]),
