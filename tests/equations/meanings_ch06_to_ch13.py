@@ -466,12 +466,6 @@ def conventions(d: Draw) -> Env:
     return e | {"varepsilon": eps, "eta": eta, "t": mixed, "t'": other}
 
 
-def smoothed_binary(d: Draw) -> Env:
-    y, eps = d.number % 2, d.share()
-    mixed = (1 - eps) * one_hot(y + 1, 2) + eps * softmax(column([0, 0]))
-    return {"y": y, "varepsilon": eps, "t": mixed[1, 0]}
-
-
 def elicited(d: Draw) -> Env:
     e, p, eps = m.any_class(d), d.some(), d.share()
     best = column((1 - eps) * x + eps / len(p) for x in p[:, 0])

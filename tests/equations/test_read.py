@@ -200,7 +200,6 @@ ROWS: dict[str, Any] = {
     "eq-soft-argmin": models.soft_family,
     "eq-soft-variance": models.votes,
     "eq-soft-conventions": models.conventions,
-    "eq-soft-binary": models.smoothed_binary,
     "eq-soft-gap": m.smoothed,
     "eq-soft-kl-terms": models.divergences,
     "eq-soft-kl-reductions": models.divergences,
