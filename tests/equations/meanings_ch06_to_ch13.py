@@ -379,15 +379,6 @@ def class_weights(d: Draw) -> Env:
     return e | {"over": {"k": batches, "i": range(1, N + 1)}}
 
 
-def covariance(d: Draw) -> Env:
-    e = two_losses(d)
-    n, m = e["n"][:, 0], [s / k for s, k in zip(e["S"][:, 0], e["n"][:, 0], strict=True)]
-    pairs = [*itertools.product(range(len(n)), repeat=2)]
-    cov = mean((n[i] - n[j]) * (m[i] - m[j]) for i, j in pairs) / 2  # of two independent draws
-    e |= {"m": column(m), "bar m": mean(m), "bar n": mean(n), "Cov_k": lambda n, m: cov}
-    return e | {"over": {"k": range(1, e["K"] + 1)}}
-
-
 def ignoring(d: Draw) -> Env:
     N = 1 + SIZES[d.number]
     ell, y = softplus(d.column(N)), column([2, *(d.choice([-100, 1, 3]) for _ in range(N - 1))])

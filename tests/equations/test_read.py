@@ -179,7 +179,6 @@ ROWS: dict[str, Any] = {
     "eq-two-class-condition": models.binary_rule,
     "eq-calibration-refinement": models.calibration,
     "eq-den-two-losses": models.two_losses,
-    "eq-den-covariance": models.covariance,
     "eq-den-ignore": models.ignoring,
     "eq-den-rl": models.responses,
     "eq-den-rl-drift": models.drift,
