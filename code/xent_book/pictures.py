@@ -331,16 +331,6 @@ def draw_digits(fig: Figure) -> None:
     ax.legend(loc="upper right")
 
 
-def draw_denominators(fig: Figure) -> None:
-    """Draw what a token weighs in two micro-batches."""
-    ax = fig.subplots()
-    counts = np.array([8, 40])
-    ax.bar(["1: 8 targets", "2: 40 targets"], counts.sum() / (2 * counts), color=plots.ORANGE, width=0.5)
-    ax.axhline(1, color=plots.GREY)
-    ax.grid(axis="x", visible=False)
-    ax.set(ylim=(0, 4), xlabel="micro-batch", ylabel="relative weight")
-
-
 def bump(centre: float) -> NDArray[np.float64]:
     """Return a bell over nine classes, not normalised."""
     return np.exp(-((np.arange(1, 10) - centre) ** 2) / 2)
@@ -421,7 +411,6 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "pull": (draw_pull, (4.8, 3.2)),
     "temperature": (draw_temperature, (4.8, 2.9)),
     "digits": (draw_digits, (4.8, 3.2)),
-    "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),
     "speeches": (draw_speeches, (4.8, 1.7)),
     "bench": (draw_bench, (4.8, 3.6)),

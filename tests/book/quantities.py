@@ -73,12 +73,6 @@ def on_policy_errors() -> tuple[float, float]:
     return ends(run["error"] for row in asked for run in row["runs"])
 
 
-def right_answers(*divisors: str, but_seed: int | None = None) -> tuple[float, float]:
-    """Return the ends of the percentages of right answers, at last, under these divisors."""
-    runs = result("denominators/rewards.json")["runs"]
-    return ends(r["looks"][-1]["right"] for r in runs if r["divisor"] in divisors and r["seed"] != but_seed)
-
-
 def gradient_sizes(temperature: float, classes: int) -> tuple[float, ...]:
     """Return the sizes in chapter 13's figure: soft with T squared, soft without, of a label."""
     return pictures.sizes(temperature, classes)

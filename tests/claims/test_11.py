@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,107 +13,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adversary import Draw, claim, lengths_and_laws, refuted, rng, weights
+from adversary import claim, lengths_and_laws, printed, refuted, rng, weights
 from records import EXPERIMENTS, holds
 from xent.denominators import eos_optimum, expected_inverse, learnt_distribution
-from xent.scoring import invert_weighting
 from xent.sequences import GeometricSource
 
 Array = np.ndarray
 
-# ------------------------------------------------------------------------------------ the gradient of a window
-
-
-class Window:
-    """Ranks of micro-batches, ragged, equal or of a single target each, and a linear model away from any minimum."""
-
-    def __init__(self, g: Draw, kind: str) -> None:
-        draw = torch.Generator().manual_seed(int(g.integers(2**31)))
-        counts: Callable[[int], list[int]] = {
-            "ragged": lambda _: [
-                int(n) for n in np.ceil(np.exp(2.5 * g.random(g.integers(1, 5)) + g.random()))
-            ],
-            "equal": lambda _: [4, 4],
-            "single": lambda _: [1] * int(g.integers(1, 4)),
-            "one long": lambda rank: [1, 1 if rank else 300],
-        }[kind]
-        self.counts = [counts(rank) for rank in range(int(g.integers(2, 5)))]
-        self.total, self.ranks = sum(map(sum, self.counts)), len(self.counts)
-        self.weight = torch.randn(3, 5, generator=draw).double().requires_grad_()
-        self.inputs = [
-            (
-                (n, sum(rank)),
-                torch.randn(n, 3, generator=draw).double(),
-                torch.randint(5, (n,), generator=draw),
-            )
-            for rank in self.counts
-            for n in rank
-        ]
-
-    def gradient(self, scale: Callable[[int, int], float]) -> Tensor:
-        """Of the micro-batches' sums, each times a scale that knows its own count and its rank's."""
-        losses = [F.cross_entropy(x @ self.weight, y, reduction="sum") * scale(*n) for n, x, y in self.inputs]
-        return torch.autograd.grad(torch.stack(losses).sum(), self.weight)[0]
-
-    @property
-    def whole(self) -> Tensor:
-        _, xs, ys = zip(*self.inputs, strict=True)
-        x, y = torch.cat(xs), torch.cat(ys)
-        return torch.autograd.grad(F.cross_entropy(x @ self.weight, y), self.weight)[0]
-
-
-def windows(seed: int, *kinds: str) -> list[Window]:
-    g = rng(seed)
-    return [Window(g, kind) for kind in kinds or ("ragged", "ragged", "equal", "single", "one long")]
-
-
-def same(found: Tensor, right: Tensor) -> None:
-    assert float((found - right).norm() / right.norm()) < 1e-12  # a few roundings in float64
-
-
-@claim(
+test_the_weight_of_a_token_in_a_mean_of_means = claim(
     "A mean of means weights a token by",
-    on=lambda: [(window, lambda n, mean: mean / n) for window in windows(0)],
-    but_not=lambda: {
-        "equal weights": (windows(0)[0], lambda n, mean: 1),
-        "the count over the mean count": (windows(0)[1], lambda n, mean: n / mean),
+    on=["eq-den-weight"],
+    but_not={
+        "equal weights": ("eq-den-weight", r"\cdot \frac{\bar n}{n_k}"),
+        "the count over the mean count": ("eq-den-weight", r"\frac{\bar n}{n_k}", r"\frac{n_k}{\bar n}"),
     },
-)
-def test_the_weight_of_a_token_in_a_mean_of_means(
-    window: Window, weight: Callable[[int, float], float]
-) -> None:
-    number = len(window.inputs)
-    found, mean = window.gradient(lambda n, _: 1 / n / number), window.total / number
-    same(window.gradient(lambda n, _: weight(n, mean) / window.total), found)
-    if len({n for rank in window.counts for n in rank}) == 1:
-        same(found, window.whole)
+)(printed)
 
-
-def repaired(window: Window, divisor: int) -> Tensor:
-    return window.gradient(lambda n, own: divisor / window.total) / divisor
-
-
-def halfway(window: Window) -> Tensor:
-    return window.gradient(lambda n, own: 1 / own) / window.ranks
-
-
-@claim(
+test_the_repair_and_the_two_halves_of_it = claim(
     "Sum the losses, count the targets of the whole window",
     "One denominator for each rank leaves the mean",
     "The global $N$ without the factor $W$ gives",
-    on=lambda: [(w, repaired(w, divisor)) for w in windows(1) for divisor in (w.ranks, 1, 7)],
-    but_not=lambda: (
-        {f"no factor W, {i}": (w, repaired(w, 1) / w.ranks) for i, w in enumerate(windows(1))}
-        | {
-            f"one denominator for each rank, {i}": (w, halfway(w))
-            for i, w in enumerate(windows(1, "ragged", "one long"))
-        }
-    ),
-)
-def test_the_repair_and_the_two_halves_of_it(window: Window, found: Tensor) -> None:
-    """Without the factor W the direction is right: it is the first of these repairs, divided by W."""
-    same(found, window.whole)
-
+    on=["eq-den-accumulation", "eq-den-ddp", "eq-den-both", "eq-den-divide"],
+    but_not={
+        "no factor W": ("eq-den-both", r"\frac{W}{N}", r"\frac{1}{N}"),
+        "one denominator for each rank": ("eq-den-ddp", r"\frac{W}{N}", r"\frac{1}{n_r}"),
+        "another divisor than the framework's": ("eq-den-divide", r"\frac1d", r"\frac1W"),
+    },
+)(printed)
 
 LAWS = [
     (np.array([0.5, 0.3, 0.15, 0.05]), np.array([1, 3, 4, 40])),
@@ -196,30 +121,6 @@ def test_clipped_steps_of_a_constant_divisor(
     error = 4.5 * each.std() / 1000**0.5 / each.mean() ** 2
     assert abs(1 / each.mean() - length) < error + 0.01
     assert long.mean() > short.mean() and abs(long.mean() + short.mean() - share) < 0.01
-
-
-@pytest.mark.slow
-@claim(
-    "without clipping, at one sequence per step",
-    on=[(0.999, 9.98, 9.995), (0.95, 9.70, 9.75)],
-    but_not={"the other beta2": (0.95, 9.98, 9.995)},
-)
-def test_adams_divisor_of_one_sequence(beta2: float, low: float, high: float) -> None:
-    """PyTorch's Adam on the coin's gradients at two stop probabilities; the mean step is zero where it settles."""
-    g, near = rng(18), 1 / torch.tensor([[10.0], [9.6]], dtype=torch.float64)
-    w = torch.zeros(2, 500, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([w], lr=1.0, betas=(0.9, beta2))
-    start, steps = (4000, 3000) if beta2 > 0.99 else (200, 1000)
-    plain, before = torch.zeros_like(w), w
-    for step in range(start + steps):
-        if step == start:
-            before = w.detach().clone()
-        w.grad = near * torch.as_tensor(g.geometric(0.1, 500)) - 1
-        optimiser.step()
-        plain += (w.grad - (10 * near - 1)) * (step >= start)  # of mean zero, and most of the noise
-    a, b = (before - w.detach() - plain / 0.95).mean(1).tolist()
-    assert low < 10 - 0.4 * a / (a - b) < high
-    assert torch.optim.Adam([torch.zeros(1, requires_grad=True)]).defaults["betas"][1] == 0.999
 
 
 def slopes_of_six_steps() -> Tensor:
@@ -336,71 +237,6 @@ def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
         holds(says, True, but_not={"the backward pass alone": False})
 
 
-@pytest.mark.claim("11", "After FSDP2's `set_gradient_divide_factor(1.0)` on each sharded module")
-def test_the_divide_factor_of_each_sharded_module(tmp_path: Path) -> None:
-    """A model whose first layer is sharded by itself: the factor is what the gradients are divided by."""
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
-    with one_process(tmp_path) as dist:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-
-        def says(factor: float, everywhere: bool = True) -> None:
-            x = torch.ones(2, 3)
-            net: Any = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-            expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
-            for module in (net[0], net):
-                fully_shard(module, mesh=mesh)
-            for module in net.modules():
-                if isinstance(module, FSDPModule) and (everywhere or module is net):
-                    module.set_gradient_divide_factor(factor)
-            torch.autograd.backward(net(x).sum())
-            for p, right in zip(net.parameters(), expected, strict=True):
-                torch.testing.assert_close(p.grad.full_tensor() * factor, right)
-
-        holds(says, 1.0, 4.0, but_not={"the whole model alone": (4.0, False)})
-
-
-# --------------------------------------------------------------------------------------- a mean of nothing
-
-Way = Callable[[Tensor, Tensor, Tensor], Tensor]
-EACH: dict[str, Way] = {
-    "ignored": lambda z, y, mask: F.cross_entropy(z, y, reduction="none"),
-    "replaced": lambda z, y, mask: F.cross_entropy(z, y.clamp(min=0), reduction="none"),
-    "gathered": lambda z, y, mask: -z.log_softmax(1).gather(1, y.clamp(min=0)[:, None])[:, 0],
-}
-MEANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "product": lambda each, mask: (each * mask).sum() / mask.sum(),
-    "selected": lambda each, mask: each[mask.bool()].mean(),
-    "where": lambda each, mask: torch.where(mask.bool(), each, 0.0).sum() / mask.sum(),
-}
-
-
-@claim(
-    "A mean that replaces ignored labels by a class",
-    "A mean written by hand, `cross_entropy` with",
-    on=[(how, mean, how != "ignored" and mean == "product") for how in EACH for mean in MEANS]
-    + [("torch", "", False)],
-    but_not={
-        "no nan": ("replaced", "product", False),
-        "nan by hand": ("ignored", "product", True),
-        "nan by a choice before the division": ("replaced", "where", True),
-        "nan in every entry of the parameters": ("gathered", "product", True, 0),
-    },
-)
-def test_a_mean_of_nothing(how: str, mean: str, dead: bool, alive: int = 1) -> None:
-    """Of padding, down to a weight and to an embedding, whose rows that do not occur there have no gradient."""
-    for rows, classes in ((1, 2), (4, 3), (7, 1000)):
-        inputs, y = torch.nn.Embedding(9, 3).double(), torch.full((rows,), -100)
-        w = torch.zeros(3, classes, dtype=torch.float64) + torch.tensor(rng(6).normal(size=(3, classes)))
-        z = inputs(torch.zeros(rows, dtype=torch.long)) @ w.requires_grad_()
-        mask = (y != -100).double()
-        loss = F.cross_entropy(z, y) if how == "torch" else MEANS[mean](EACH[how](z, y, mask), mask)
-        of_w, of_inputs = torch.autograd.grad(loss, (w, inputs.weight))
-        for found in (of_w, of_inputs[:1]):
-            assert bool(found.isnan().all()) == dead and (dead or not found.any())
-        assert not of_inputs[1:].any() if alive else of_inputs[1:].isnan().all()
-
-
 # ------------------------------------------------------------------------------------------- what is learnt
 
 
@@ -464,7 +300,7 @@ def reports(B: int, share: float, asked: Tensor, stratified: bool = False) -> Ar
 
 @pytest.mark.claim("11", "A class-weighted mean is a ratio too")
 def test_sgd_with_class_weights() -> None:
-    """SGD; a batch of one; any shares and weights. Of probabilities it is refuted: one of three moves."""
+    """SGD; a batch of one; any shares and weights."""
     g = rng(4)
     share, asked = g.uniform(0.2, 0.4), torch.tensor([1.0, g.uniform(4, 8)]).double()
     p, w = np.array([1 - share, share]), asked.numpy()
@@ -495,43 +331,6 @@ def test_sgd_with_class_weights() -> None:
         for law, (_, weight) in zip(g.dirichlet(np.ones(classes), 5), weights(g, classes), strict=True):
             if (weight > 0).all():
                 np.testing.assert_allclose(learnt_distribution(law, weight, 1, weight=weight), law, rtol=1e-9)
-
-    def bent_less(law: Array, weight: Array, B: int, odds: bool = True) -> None:
-        bent, asked = (
-            np.log(learnt_distribution(law, weight, B, weight=weight) / law),
-            np.log(weight / (law @ weight)),
-        )
-        if odds:  # of any two classes, the heavier one first
-            first, second = np.nonzero(weight[:, None] > weight + 1e-3)
-            bent, asked = bent[first] - bent[second], asked[first] - asked[second]
-            assert (bent > 0).all()
-        assert (np.abs(bent) < np.abs(asked) - 1e-9).all()
-
-    for classes, B in itertools.product((2, 3, 10), (2, 4, 16)):
-        bent_less(g.dirichlet(np.full(classes, 3.0)), g.uniform(1, 20, classes), B)
-    # The second has the mean weight: nothing is asked of its class.
-    three = np.array([0.6, 0.3, 0.1]), np.array([1.0, 2.6 / 0.7, 20.0]), 4
-    holds(bent_less, three, but_not={"the probabilities": (*three, False)})
-
-
-RARE, HEAVY = np.array([0.95, 0.05]), np.array([1.0, 20.0])
-
-
-@claim(
-    "the probabilities without weights can still be recovered",
-    on=lambda: [(law, HEAVY, B) for B, law in ((1, RARE), (4, rng(10).dirichlet([3.0, 3.0])), (20, RARE))],
-    but_not={f"stratified batches of {B}, which teach what the weights ask for": (RARE, HEAVY, B, RARE * HEAVY / 1.95)
-             for B in (1, 4, 20)},
-)  # fmt: skip
-def test_the_way_back_needs_independent_draws(
-    law: Array, w: Array, B: int, report: Array | None = None
-) -> None:
-    given: Any = {"weight": w, "batch_size": B, "class_probs": law}
-    report = learnt_distribution(law, w, B, weight=w) if report is None else report
-    np.testing.assert_allclose(invert_weighting(report, **given), law, rtol=1e-6)
-    # A class without weight leaves no trace: every law has the same report, and the way back says so.
-    with pytest.raises(ValueError, match="weight"):
-        invert_weighting(np.array([0.0, 1.0]), **given | {"weight": np.array([0.0, 20.0])})
 
 
 # -------------------------------------------------------------------------------------------- the note

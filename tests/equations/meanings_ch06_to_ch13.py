@@ -334,15 +334,6 @@ def class_weights(d: Draw) -> Env:
     return e | {"over": {"k": batches, "i": range(1, N + 1)}}
 
 
-def covariance(d: Draw) -> Env:
-    e = two_losses(d)
-    n, m = e["n"][:, 0], [s / k for s, k in zip(e["S"][:, 0], e["n"][:, 0], strict=True)]
-    pairs = [*itertools.product(range(len(n)), repeat=2)]
-    cov = mean((n[i] - n[j]) * (m[i] - m[j]) for i, j in pairs) / 2  # of two independent draws
-    e |= {"m": column(m), "bar m": mean(m), "bar n": mean(n), "Cov_k": lambda n, m: cov}
-    return e | {"over": {"k": range(1, e["K"] + 1)}}
-
-
 def ignoring(d: Draw) -> Env:
     N = 1 + SIZES[d.number]
     ell, y = softplus(d.column(N)), column([2, *(d.choice([-100, 1, 3]) for _ in range(N - 1))])
@@ -419,12 +410,6 @@ def conventions(d: Draw) -> Env:
     mixed = (1 - eps) * one_hot(y, K) + column([eps / K] * K)
     other = column(1 - eta if k == y else eta / (K - 1) for k in range(1, K + 1))
     return e | {"varepsilon": eps, "eta": eta, "t": mixed, "t'": other}
-
-
-def smoothed_binary(d: Draw) -> Env:
-    y, eps = d.number % 2, d.share()
-    mixed = (1 - eps) * one_hot(y + 1, 2) + eps * softmax(column([0, 0]))
-    return {"y": y, "varepsilon": eps, "t": mixed[1, 0]}
 
 
 def elicited(d: Draw) -> Env:

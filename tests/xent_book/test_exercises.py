@@ -135,11 +135,6 @@ def _one_hot_where_zero(log_q: Any, p: Any, mask: Any) -> Any:
     return (np.where((p > 0).all(-1), (p * np.log(p)).sum(-1), 0) - (p * log_q).sum(-1))[mask].mean()
 
 
-def _absolute_divisor(q: Any, eta: float) -> Any:
-    share = eta / (q.shape[1] - 1)
-    return (q - share) / abs(1 - eta - share)
-
-
 def _larger_first(a: Any, b: Any) -> Any:
     (m, s), (other, r) = max(a, b), min(a, b)
     return np.array([m, s + (r * math.exp(other - m) if r else 0)])
@@ -164,7 +159,6 @@ def _larger_first(a: Any, b: Any) -> Any:
         ),
         ("soft-tokens", _plus_epsilon, "an epsilon"),
         ("soft-tokens", _one_hot_where_zero, "expected"),
-        ("soft-other", _absolute_divisor, "index (0, 0)"),
         ("vocab-merge", lambda a, b: np.array(a) if a[0] == -np.inf else _larger_first(a, b), "expected 0.5"),
         (
             "vocab-merge",

@@ -11,21 +11,6 @@ from xent.numerics import log_softmax
 from xent_book.exercises._check import Exercise
 
 
-def _other_inputs() -> list[tuple[Any, ...]]:
-    """Reports of models smoothed by eta, and eta."""
-    rng = np.random.default_rng(0)
-    out: list[tuple[Any, ...]] = []
-    # At the last the label is the least likely class.
-    for classes, eta in ((2, 0.1), (3, 0.2), (10, 0.3), (3, 0.9)):
-        p = rng.dirichlet(np.ones(classes), size=4)
-        out.append(((1 - eta) * p + eta * (1 - p) / (classes - 1), eta))
-    return out
-
-
-def _unmix(q: Any, eps: float) -> Any:
-    return (q - eps / q.shape[-1]) / (1 - eps)
-
-
 def _token_inputs() -> list[tuple[Any, ...]]:
     """Log-probabilities, distributions with zeros and a tiny entry among them, masks."""
     rng = np.random.default_rng(0)
@@ -52,21 +37,6 @@ def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
 
 
 EXERCISES: tuple[Exercise, ...] = (
-    Exercise(
-        "soft-other",
-        lambda q, eta: _unmix(q, eta * q.shape[-1] / (q.shape[-1] - 1)),
-        _other_inputs,
-        atol=1e-12,
-        mistakes={
-            "this takes eta for eps: the label keeps 1 - eta here, so eps is eta K / (K - 1)": _unmix,
-            "the floor is right, the divisor is not: 1 - eta K / (K - 1)": (
-                lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta)
-            ),
-            "this smooths once more: solve the equation for the distribution": lambda q, eta: (
-                (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1)
-            ),
-        },
-    ),
     Exercise(
         "soft-noise",
         lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m,
