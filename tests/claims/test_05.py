@@ -14,6 +14,7 @@ import torch
 import xent
 import xent.torch
 from adversary import DIGITS, batches, claim, printed, rng
+from xent import gradients
 
 F = torch.nn.functional
 Array = np.ndarray
@@ -643,3 +644,13 @@ def test_the_error_of_a_difference(a: Array, b: Array, of: Any = np.subtract, un
         held = np.isfinite(d) & (np.isfinite(back) | (not unless))
         lost = (exact - d)[held]
     assert held.any() and (lost.astype(np.float16) == lost).all() and (e[held] == lost).all()
+
+
+@claim(
+    "Computed as $-s / (1 + s)$ ... keeps its digits",
+    on=[(gradients.cross_entropy_gradient, margin) for margin in np.linspace(-60, 60, 121)],
+    but_not={"p - y": (lambda z, _: xent.softmax(z) - [1, 0], 30.0)},
+)
+def test_the_digits_of_the_right_entry(of: Any, margin: float) -> None:
+    s = np.exp(-margin)
+    assert of(np.array([margin, 0.0]), 0)[0] == pytest.approx(-s / (1 + s), rel=1e-14, abs=0)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -513,19 +512,6 @@ def backward(d: Draw) -> Env:
     e |= {"X": e["x"], "cal L": Let(lambda e: np.sum(a * m.softplus(z(e)))), "over": {"n": range(1, N + 1)}}
     g = a * sigmoid(z(e))
     return e | {"g": g, "G": g}
-
-
-def differences(d: Draw) -> Env:
-    a, b, c = (d.gauss(0, 1) for _ in "abc")
-    f: Callable[[Any], Any] = lambda x: m.softplus(a + b * x) + mp.sin(c * x)
-    return {"f": f, "h": mp.mpf(1), "closer": lambda s: {"h": s}}
-
-
-def best_step(d: Draw) -> Env:
-    f, third, u, h = d.gauss(0, 1), d.gauss(0, 5), mp.mpf(2) ** -d.choice([11, 24, 53]), d.real(1e-5, 1)
-    E = lambda h: abs(third) * h * h / 6 + abs(f) * u / h
-    best = mp.findroot(lambda h: mp.diff(E, h), (u * abs(f) / abs(third)) ** (mp.mpf(1) / 3))
-    return {"E": E, "h": h, "u": u, "f": mp.mpf(f), "f'''": mp.mpf(third), "h^*": best}
 
 
 def certain_descent(d: Draw) -> Env:
