@@ -252,7 +252,7 @@ def labels(d: Draw) -> Env:
     e, y = one(d), column(d.sample([1, *(d.randint(0, 1) for _ in range(K - 1))], K))
     per_class = mp.fsum(softplus((1 - 2 * y) * e["z"])[:, 0])
     each = mp.fsum(-log(softmax(e["z"]))[y == 1])
-    return e | {"y": y, "r": sum(y[:, 0]), "ell_softmax": each, "ell_sigmoids": per_class}
+    return e | {"y": y, "ell_softmax": each, "ell_sigmoids": per_class}
 
 
 def frameworks(d: Draw) -> Env:

@@ -581,17 +581,6 @@ def exponent(d: Draw) -> Env:
     return {"d": far, "delta": delta, "closer": lambda s: {"d": s * far, "delta": s * delta}}
 
 
-def two_diff(d: Draw) -> Env:
-    """Two floats, far apart in size in some draws; the hardware subtracts, and fractions tell what it lost."""
-    kind, _ = FORMATS[d.number % 3]
-    with np.errstate(all="ignore"):
-        a, b = kind(d.gauss(0, 1)), kind(d.gauss(0, 1) * 2.0 ** [0, 12, -9, -14, 3, 20][d.number])
-        exact = lambda x: mp.mpf(float(x))
-        rest = exact(a) - exact(b) - exact(a - b)
-        e = {"a": exact(a), "b": exact(b), "d": exact(a - b), "b'": exact((a - b) + b), "e": rest}
-    return e | {"fl": lambda x: exact(kind(float(x)))}
-
-
 def clipped(d: Draw) -> Env:
     e, eps = m.one(d), mp.mpf("0.07")
     e["k"] = e["y"] if d.number % 2 else e["k"]
