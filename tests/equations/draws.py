@@ -182,22 +182,15 @@ def gradient(d: Draw) -> Env:
     e, t, x = one(d), softmax(column(d.gauss(0.0, 1.0) for _ in range(d.classes))), d.column()
     e["z"], x = (column([1, 1, -99, -99]), column([0.5, -0.5, 0, 0])) if d.number == 4 else (e["z"], x)
     a = e["z"] if d.number == 4 else t
-    e |= {"t": t, "x": x, "v": d.column(), "a": a, "b": (-1) ** d.number * a + x / 10**6}
-    e |= {"m": max(e["z"][:, 0]), "i": 3 if d.number == 4 else e["i"]}
-    e |= {"H": Let(lambda at: covariance(lookup(at, "p"))), "r": Let(lambda at: lookup(at, "p") - t)}
+    e |= {"t": t, "x": x, "a": a, "b": (-1) ** d.number * a + x / 10**6}
+    e |= {"i": 3 if d.number == 4 else e["i"], "H": Let(lambda at: covariance(lookup(at, "p")))}
     e |= {"Var_p": Let(lambda at: lambda x: variance(lookup(at, "p"), x))}
-    e |= {"lambda_max": lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))}
-    return e | {"Sigma": Let(lambda at: mp.exp(lse(lookup(at, "z"))))}
+    return e | {"lambda_max": lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))}
 
 
 def covariance(p: Any) -> Any:
     """The covariance of the one-hot vector of a class that follows p."""
     return sum(q * (one_hot(k, len(p)) - p) @ (one_hot(k, len(p)) - p).T for k, q in enumerate(p[:, 0], 1))
-
-
-def hard_gradient(d: Draw) -> Env:
-    e = gradient(d)
-    return e | {"t": one_hot(e["y"], e["K"])}
 
 
 def smoothed(d: Draw) -> Env:
@@ -259,7 +252,7 @@ def labels(d: Draw) -> Env:
     e, y = one(d), column(d.sample([1, *(d.randint(0, 1) for _ in range(K - 1))], K))
     per_class = mp.fsum(softplus((1 - 2 * y) * e["z"])[:, 0])
     each = mp.fsum(-log(softmax(e["z"]))[y == 1])
-    return e | {"y": y, "r": sum(y[:, 0]), "ell_softmax": each, "ell_sigmoids": per_class}
+    return e | {"y": y, "ell_softmax": each, "ell_sigmoids": per_class}
 
 
 def frameworks(d: Draw) -> Env:
@@ -359,10 +352,8 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"{-m/n} \;⟨\Rightarrow → \Leftarrow⟩ \\ \tfra": "s is strictly decreasing, so each follows from the other"},
     "eq-code-length": {r"d \sum_k ⟨2 → 3⟩^{-\ell_k": WEAKER, r"P)}{\log ⟨2 → 3⟩} \;&\le": WEAKER,
         r"log 2} + ⟨1 → 2⟩ \end{ali": WEAKER},
-    "eq-grad-central": {r"&\quad ⟨+ → -⟩ O(h^2) .": UNSIGNED, r"&\quad ⟨+ → -⟩ O(h^4),": UNSIGNED},
     "eq-grad-hessian": {r"rtial (p ⟨- → +⟩ t)}{\par": "t is constant"},
     "eq-grad-curvature": {r"(H) &\le ⟨\min → \max⟩\bigl(\tf": WEAKER},
-    "eq-grad-bound": {r"p_y)^2 < ⟨2 → 3⟩ . \end{a": WEAKER},
     "eq-grad-lipschitz": {r") \rVert_⟨2 → 3⟩ \\ &\qqu": WEAKER},
     "eq-dead-margin": {r"log\frac⟨1 → 2⟩u ,": NARROWER},
     "eq-exp-error": {r",\delta ⟨+ → -⟩ O(d^2\de": UNSIGNED},

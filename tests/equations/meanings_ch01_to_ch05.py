@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -392,19 +391,6 @@ def backward(d: Draw) -> Env:
     return e | {"g": g, "G": g}
 
 
-def differences(d: Draw) -> Env:
-    a, b, c = (d.gauss(0, 1) for _ in "abc")
-    f: Callable[[Any], Any] = lambda x: m.softplus(a + b * x) + mp.sin(c * x)
-    return {"f": f, "h": mp.mpf(1), "closer": lambda s: {"h": s}}
-
-
-def best_step(d: Draw) -> Env:
-    f, third, u, h = d.gauss(0, 1), d.gauss(0, 5), mp.mpf(2) ** -d.choice([11, 24, 53]), d.real(1e-5, 1)
-    E = lambda h: abs(third) * h * h / 6 + abs(f) * u / h
-    best = mp.findroot(lambda h: mp.diff(E, h), (u * abs(f) / abs(third)) ** (mp.mpf(1) / 3))
-    return {"E": E, "h": h, "u": u, "f": mp.mpf(f), "f'''": mp.mpf(third), "h^*": best}
-
-
 def certain_descent(d: Draw) -> Env:
     """Softmax regression; in the last two draws the curvature along the gradient is the largest there is."""
     tight = d.number > 3
@@ -470,17 +456,6 @@ def dead(d: Draw) -> Env:
 def exponent(d: Draw) -> Env:
     delta, far = mp.mpf(d.gauss(0, 1)), mp.mpf(-80 if d.number == 3 else d.gauss(0, 3))
     return {"d": far, "delta": delta, "closer": lambda s: {"d": s * far, "delta": s * delta}}
-
-
-def two_diff(d: Draw) -> Env:
-    """Two floats, far apart in size in some draws; the hardware subtracts, and fractions tell what it lost."""
-    kind, _ = FORMATS[d.number % 3]
-    with np.errstate(all="ignore"):
-        a, b = kind(d.gauss(0, 1)), kind(d.gauss(0, 1) * 2.0 ** [0, 12, -9, -14, 3, 20][d.number])
-        exact = lambda x: mp.mpf(float(x))
-        rest = exact(a) - exact(b) - exact(a - b)
-        e = {"a": exact(a), "b": exact(b), "d": exact(a - b), "b'": exact((a - b) + b), "e": rest}
-    return e | {"fl": lambda x: exact(kind(float(x)))}
 
 
 def clipped(d: Draw) -> Env:

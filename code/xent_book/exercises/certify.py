@@ -1,10 +1,9 @@
-"""Exercises of chapter 06: predict what a library returns, read a clip, judge a loss."""
+"""Exercises of chapter 06: read a clip, judge a loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,6 @@ BinaryLoss = Callable[[Array, Array], Any]
 
 def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
     return float((loss_b - loss_a) / np.log(eps_a / eps_b))
-
-
-def _clipped(p: Array, eps: float = 1e-7) -> Array:
-    return np.asarray(np.clip(p, eps, 1 - eps))
-
-
-def _keras(t: Array, p: Array, eps: float = 1e-7) -> float:
-    return float(-(t * np.log(_clipped(p / p.sum(), eps))).sum())
 
 
 @dataclass(frozen=True)
@@ -126,44 +117,6 @@ EXERCISES = (
             ),
             "rows that are not clipped cost something as well: subtract": (
                 lambda a, eps_a, b, eps_b: a / -np.log(eps_a)
-            ),
-        },
-    ),
-    Exercise(
-        "certify-keras",
-        _keras,
-        lambda: [
-            (np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.2, 0.2])),
-            (np.array([0.5, 0.0, 0.5]), np.array([0.2, 0.9, 0.0])),
-            (np.array([0.0, 0.0, 1.0]), np.array([3.0, 1.0, 0.0])),
-            (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
-            (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
-        ],
-        mistakes={
-            "the row is divided by its sum before it is clipped": (
-                lambda t, p: -(t * np.log(_clipped(p))).sum()
-            ),
-            "the row is not divided a second time after the clip": (
-                lambda t, p: -(t * np.log(_clipped(p / p.sum()) / _clipped(p / p.sum()).sum())).sum()
-            ),
-            "this clips first and divides afterwards, as the sparse loss does on TensorFlow": (
-                lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum()
-            ),
-            "the targets may be soft: each class counts with its own": (
-                lambda t, p: -np.log(_clipped(p / p.sum()))[t.argmax()]
-            ),
-            "this does not clip: Keras's largest loss is log(1e7)": (
-                lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
-                lambda t, p: -(t * np.log(p / p.sum())).sum(),
-            ),
-            "Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7": (
-                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()
-            ),
-            "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7": (
-                *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
-            ),
-            "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7": (
-                *(partial(_keras, eps=eps) for eps in (1e-15, 2.0**-52)),
             ),
         },
     ),

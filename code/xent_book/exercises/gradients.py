@@ -54,37 +54,6 @@ def _leak(dw: Array, db: Array) -> tuple[Array, int]:
     return dw[y] / db[y], y
 
 
-def _tied_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(9)
-    shapes = [(5, 2, 7), (3, 3, 3), (2, 4, 1)]
-    texts = [(rng.normal(size=(k, d)), rng.integers(0, k, n), rng.integers(0, k, n)) for k, d, n in shapes]
-    # Four times the same token: an assignment to slope[x] keeps one of them.
-    return [*texts, (rng.normal(size=(3, 2)), np.array([1, 1, 1, 1]), np.array([0, 2, 1, 0]))]
-
-
-def _tied_parts(w: Array, x: Array, y: Array, of_label: float = 1.0) -> tuple[Array, Array]:
-    """The gradient of the mean in the output layer, and the rows that it hands back."""
-    g = (softmax(w[x] @ w.T) - of_label * np.eye(len(w))[y]) / len(y)
-    return g.T @ w[x], g @ w
-
-
-def _read(w: Array, x: Array, rows: Array) -> Array:
-    """Each row added where its token's vector was read."""
-    return np.asarray(np.eye(len(w))[x].T @ rows)
-
-
-def _tied(w: Array, x: Array, y: Array, of_label: float = 1.0) -> Array:
-    output, below = _tied_parts(w, x, y, of_label)
-    return output + _read(w, x, below)
-
-
-def _assigned(w: Array, x: Array, y: Array, keep: float) -> Array:
-    """With an assignment to the rows that were read, of which the last one is left."""
-    output, below = _tied_parts(w, x, y)
-    output[x] = keep * output[x] + below
-    return output
-
-
 EXERCISES = (
     Exercise(
         "grad-lengths",
@@ -124,30 +93,6 @@ EXERCISES = (
             ),
             "0 / 0 is nan where a probability has become 0: use the row of the label": (
                 lambda dw, db: (dw[0] / db[0], db.argmin())
-            ),
-        },
-    ),
-    Exercise(
-        "grad-tied",
-        _tied,
-        _tied_inputs,
-        atol=1e-12,
-        mistakes={
-            "the -1 of the label is missing: the slope in the logits is p - t": (
-                lambda w, x, y: _tied(w, x, y, 0.0),
-                lambda w, x, y: _tied(w, x, y, 0.0) * len(y),
-            ),
-            "the rows that were read receive a gradient too, not the output layer alone": (
-                lambda w, x, y: _tied_parts(w, x, y)[0]
-            ),
-            "the output layer receives a gradient too, not the rows that were read alone": (
-                lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1])
-            ),
-            "slope[x] += rows keeps one row of a token that occurs twice: use np.add.at": (
-                lambda w, x, y: _assigned(w, x, y, 1.0)
-            ),
-            "slope[x] = rows overwrites what the output layer received: add, with np.add.at": (
-                lambda w, x, y: _assigned(w, x, y, 0.0)
             ),
         },
     ),
