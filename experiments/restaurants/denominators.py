@@ -19,7 +19,7 @@ Foretold     by `predict`, from the training texts' lengths: see prediction.json
              seen. B = 1: one writer 3.4 % shorter if the model uses all that the prompts tell, 10 % if it uses nothing
              of them; two writers 27 to 31 %, as three of four texts come from the terse one. Clipping changes neither.
 
-Seeds        five, of eight that were planned.
+Seeds        eight, as planned; five of them were shown first, and their runs are unchanged.
 
     python -m experiments.restaurants.denominators predict --data PATH               # writes prediction.json: first
     python -m experiments.restaurants.denominators train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
