@@ -2,73 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from scipy.optimize import minimize
 
 import xent
-from adversary import Draw, claim, logits, optimisers, rng
+from adversary import Draw, claim, logits, rng
+from records import interval, record
 from xent.distillation import distillation_gradient, distillation_loss, mixed_loss
 from xent.gradients import cross_entropy_gradient
 from xent_book import behaviours, pictures
 
 Array = np.ndarray
-RECORD = Path(__file__).parents[2] / "experiments" / "distillation" / "digits.json"
-
-
-def some(K: int, seed: int = 0) -> tuple[Array, Array]:
-    """The logits of a student and of a teacher."""
-    z, v = rng(seed).normal(size=(2, K)) * [[3], [2]]
-    return z, v
-
-
-@claim(
-    "13",
-    "Without a hard part the factor scales SGD's learning rate",
-    "a factor on the learning rate, and Adam",
-    "Both hold as long as no weights are decayed and no gradients clipped",
-    "a weight decay that is added to the gradient",
-    on=[
-        *({"name": name, "rate": 9} for name in ("SGD", "momentum")),
-        *({"name": "Adam", "T": T, "eps": eps} for T, eps in ((3, 1e-8), (100, 1e-30), (1e4, 1e-30))),
-        {"name": "Adam", "decay": 0.02, "times": 9},
-    ],
-    but_not={
-        "Adam's eps, beside small gradients": {"name": "Adam", "T": 1e4},
-        "a learning rate of Adam": {"name": "Adam", "rate": 9},
-        "decay": {"name": "decay", "rate": 9},
-        "Adam with decay": {"name": "Adam with decay"},
-        "the same decay in the gradient": {"name": "Adam", "decay": 0.02},
-        "clipping": {"name": "SGD", "rate": 9, "clip": 0.05},
-    },
-)
-def test_alone_it_is_a_learning_rate(name: str, rate: float = 1, T: float = 3, **how: float) -> None:
-    """Trained with the factor and `times` the decay, and without it at `rate` times the learning rate."""
-    g, found = rng(2), []
-    x, v = torch.tensor(g.normal(size=(20, 4))), torch.tensor(3 * g.normal(size=(20, 5)))
-    decay, times = how.get("decay", 0.0), how.get("times", 1)
-    for scale, step, shrink in ((T**2, 0.01, times * decay), (1.0, 0.01 * rate, decay)):
-        w = torch.zeros(4, 5, dtype=torch.float64, requires_grad=True)
-        taken = optimisers(step)[name]([w])
-        taken.param_groups[0]["eps"] = how.get("eps", 1e-8)  # SGD has none, and does not look
-        for _ in range(30):
-            p, log_q = (v / T).softmax(1), (x @ w / T).log_softmax(1)
-            (w.grad,) = torch.autograd.grad(-scale * (p * log_q).sum(1).mean(), w)
-            w.grad += shrink * w.detach()
-            torch.nn.utils.clip_grad_norm_([w], how.get("clip", np.inf))
-            taken.step()
-        found.append(w.detach())
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 def share(alpha: float, T: float) -> float:
@@ -76,9 +26,8 @@ def share(alpha: float, T: float) -> float:
 
 
 @claim(
-    "13",
     "the mixture without $T^2$ at $\\alpha$ is, up to a factor",
-    "at one fixed temperature it amounts to a different",
+    "leaving the factor out amounts to a different",
     on=lambda: (
         (K, T, a, share(a, T)) for K in (2, 6, 1000) for T in (0.5, 2.0, 20.0) for a in (0.05, 0.4, 0.9)
     ),
@@ -95,14 +44,12 @@ def test_the_factor_is_a_share(K: int, T: float, alpha: float, other: float) -> 
 
 # ------------------------------------------------------------------------- the balance of the two parts
 
-KINDS = [(v, z) for v in ("normal", "Zipf 1", "Zipf 2") for z in ("normal", "flat", "near")]
-
 
 def batch(
-    g: Draw, K: int, teacher: str = "normal", student: str = "normal", size: float = 3.0, few: int = 8
+    g: Draw, K: int, teacher: str = "normal", student: str = "normal", size: float = 3.0
 ) -> tuple[Array, Array, Array]:
     """Logits of a student and a teacher, and labels drawn from the teacher: fewer rows for more classes."""
-    V = size * g.normal(size=({10: 200, 1000: 100}.get(K, few), K))
+    V = size * g.normal(size=({10: 200, 1000: 100}.get(K, 8), K))
     if teacher != "normal":
         V = -float(teacher[-1]) * np.log(g.permuted(np.tile(np.arange(1, K + 1), (len(V), 1)), axis=1))
     Z = {"normal": size * g.normal(size=V.shape), "flat": 0 * V, "near": V + g.normal(size=V.shape)}[student]
@@ -137,7 +84,7 @@ BALANCES: dict[str, Callable[[Array], Any]] = {
 
 def balances() -> Iterator[tuple[str, Array]]:
     g = rng(4)
-    for kind in KINDS:
+    for kind in ((v, z) for v in ("normal", "Zipf 1", "Zipf 2") for z in ("normal", "flat", "near")):
         ten = batch(g, 10, *kind)
         yield "it hardly moves", balance(*ten)
         yield "less than a fiftieth", balance(*ten, scale="none")
@@ -175,7 +122,6 @@ def other_balances() -> dict[str, tuple[str, Array]]:
 
 @pytest.mark.slow
 @claim(
-    "13",
     "With ten classes and $T^2$, the balance hardly moves",
     "With ten classes the factor $T^2$ keeps the soft part",
     "With a thousand classes or more, $T^2$ helps, but it is not enough here.",
@@ -191,7 +137,6 @@ def test_the_balance_of_the_two_parts(what: str, sizes: Array) -> None:
 
 
 @claim(
-    "13",
     "From 16 classes on the label's gradient is larger here at every $T$",
     on=[16, 20, 64, 256, 1024],
     but_not={"eight": 8, "four": 4},
@@ -203,7 +148,6 @@ def test_the_figure_of_the_two_parts(classes: int) -> None:
 
 
 @claim(
-    "13",
     "Where the student gets a label wrong, the label's gradient has a size between",
     "for a fixed standard deviation of $d$ over the classes it falls",
     on=lambda: ((K, z) for K in (2, 3, 10, 1000, 128_256) for _, z in logits(rng(6), 4, K)),
@@ -217,78 +161,42 @@ def test_the_size_of_a_wrong_answer(K: int, z: Array, right: bool = False) -> No
     p[rows, y] -= 1
     size = np.linalg.norm(p[below], axis=1)
     assert ((size >= np.sqrt(0.5) - 1e-12) & (size <= np.sqrt(2) + 1e-12)).all()
-    z, v = some(K, 6)
+    z, v = rng(6).normal(size=(2, K)) * [[3], [2]]
     limit = np.linalg.norm(distillation_gradient(z, v, temperature=1e6))
     assert limit == pytest.approx((z - v).std() / np.sqrt(K), rel=1e-3)
 
 
-def factors() -> Iterator[Array]:
-    """The balance on one batch over that on another of its kind, which a measured factor has to make one."""
-    g = rng(9)
-    for K in (10, 1000, 10_000, 128_256):
-        for kind in KINDS[:: 1 if K < 128_256 else 3]:
-            yield np.divide(*(balance(*batch(g, K, *kind, few=32)) for _ in range(2)))  # powers of T cancel
-        V, noise = g.normal(size=(2, 16, min(K, 1000)))
-        for W in (noise, V + 0.3 * noise, 0 * V):
-            yield np.divide(*(balance(*linear(g, W, V)) for _ in range(2)))
-
-
-def wrong_factors() -> dict[str, Array]:
-    g = rng(10)
-    one, other = (balance(*batch(g, 1000)) for _ in range(2))
-    V, noise = g.normal(size=(2, 16, 1000))
-    _, teacher, y = batch(g, 1000)
-    near = linear(g, V + 0.3 * noise, V)
-    far, close = (balance(teacher + d * g.normal(size=teacher.shape), teacher, y) for d in (1.0, 0.1))
-    return {
-        "multiplied by soft over hard": other * one,
-        "the factor of T = 1 at all temperatures": other / one[0],
-        "T^2 alone": other,
-        "no factor, with ten classes": balance(*batch(g, 10), scale="none"),
-        "the logits' factor at the parameters": balance(*near)[1:] / balance(*near[:3])[1:],
-        "the factor of the start, for a student that has come near": close / far,
-    }
-
-
-@pytest.mark.slow
 @claim(
-    "13",
-    "measure both gradients' sizes at that $T$ on one large batch",
-    "In training, do it ... of the parameters",
-    "Measure again as you train.",
-    on=factors,
-    but_not=wrong_factors,
-)
-def test_a_measured_factor(sizes: Array) -> None:
-    assert (np.abs(np.log(sizes)) < np.log(1.6)).all()  # what two batches of this size differ by
-
-
-@claim(
-    "13",
     "Where the factor is measured again every ten steps",
     "after 150 the soft one is a quarter of the hard one",
+    "Measure again as you train.",
     on=[(K, seed, 10, 1.0) for K in (10, 100) for seed in (0, 1, 2)]
     + [(10, 0, 151, 0.25), (100, 0, 151, 0.2)],
-    but_not={f"{K} classes, once": (K, 0, 151, 1.0) for K in (10, 100)} | {"a third": (10, 0, 151, 0.33)},
+    but_not={f"{K} classes, once": (K, 0, 151, 1.0) for K in (10, 100)}
+    | {"a third": (10, 0, 151, 0.33), "of the logits": (100, 0, 10, 1.0, True)},
 )
-def test_a_factor_that_is_measured_again(K: int, seed: int, every: int, at_last: float) -> None:
+def test_a_factor_that_is_measured_again(
+    K: int, seed: int, every: int, at_last: float, of_logits: bool = False
+) -> None:
     """A linear student with Adam: soft over hard, both multiplied, after 150 steps."""
     g = np.random.default_rng(seed)
     student, teacher = g.normal(size=(2, 16, K))
-    m = s = np.zeros_like(student)
-    factor = 1.0
+    w, factor = torch.tensor(student), 1.0
+    adam = torch.optim.Adam([w], lr=0.1)
     for step in range(151):
         x = g.normal(size=(500, 16))
-        y = (x @ teacher + g.gumbel(size=(500, K))).argmax(-1)
-        hard = x.T @ cross_entropy_gradient(x @ student, y)
-        soft = x.T @ distillation_gradient(x @ student, x @ teacher, temperature=4)
+        z, v = x @ w.numpy(), x @ teacher
+        parts = (
+            cross_entropy_gradient(z, (v + g.gumbel(size=v.shape)).argmax(-1)),
+            distillation_gradient(z, v, temperature=4),
+        )
+        hard, soft = (x.T @ part for part in parts)
         ratio = np.linalg.norm(soft) / np.linalg.norm(hard)
         seen = ratio * factor
-        factor = 1 / ratio if step % every == 0 else factor
-        slope = (hard + soft * factor) / 2
-        m, s = 0.9 * m + 0.1 * slope, 0.999 * s + 0.001 * slope**2
-        size = np.sqrt(s / (1 - 0.999 ** (step + 1)))
-        student = student - 0.1 * m / (1 - 0.9 ** (step + 1)) / (size + 1e-8)
+        if step % every == 0:
+            factor = 1 / ratio if not of_logits else float(np.divide(*map(np.linalg.norm, parts)))
+        w.grad = torch.tensor((hard + soft * factor) / 2)
+        adam.step()
     # The page tells of one run, which the first seed repeats; others end within a third.
     near = 0.06 if every == 151 else 0.1 if seed == 0 else 1 / 3
     assert seen == pytest.approx(at_last, rel=near)
@@ -313,7 +221,6 @@ def of_logits(K: int, soft: bool = False) -> tuple[Callable[[Array], Array], Arr
 
 
 @claim(
-    "13",
     "As the student comes near its teacher, the soft gradient goes to zero ... remains",
     on=lambda: [fitted(learnt=False), *map(of_logits, (10, 1000, 30_000))],
     but_not=lambda: {
@@ -329,223 +236,110 @@ def test_new_labels_keep_their_gradient(gradient: Callable[[Array], Array], teac
 
 # ----------------------------------------------------------------------------- the experiment on the digits
 
-
-@cache
-def stored() -> dict[str, Any]:
-    return json.loads(RECORD.read_text())
-
-
-@cache
-def difference(a: str, b: str, key: str, runs: str) -> tuple[float, float, float]:
-    """Mean of the paired difference a - b over the seeds, the half-width of its 95 % t interval, and p."""
-    x = np.subtract(stored()[runs][a][key], stored()[runs][b][key])
-    assert len(x) == 20
-    return x.mean(), stats.t.ppf(0.975, 19) * stats.sem(x), stats.ttest_1samp(x, 0).pvalue
-
-
-# What the chapter prints, each pair at two budgets, in loss and in error.
-PAIRS = [("hard", "soft T=1"), ("hard", "soft T=4"), ("soft T=1", "soft T=4"), ("soft T=2", "soft T=4")]
-PAIRS += [("soft T=4", "soft T=8"), ("soft T=4", "mixed T=4"), ("hard, 500 images", "soft T=4, 500 images")]
-PAIRS += [(f"mixed T={T}, no T^2", f"mixed T={T}") for T in (2, 4, 8)]
-PAIRS += [("smoothing", "hard"), ("smoothing 0.003", "hard"), ("soft T=4", "hard, teacher's images too")]
-WHEN, KEYS = {"scores": "early", "longer": "later"}, ("nll", "error")
-
-
-@cache
-def surviving() -> set[tuple[str, ...]]:
-    """The differences that Holm's procedure leaves standing, of all that the chapter prints."""
-    p = {
-        (*pair, key, runs): difference(*pair, key, runs)[2] for pair in PAIRS for key in KEYS for runs in WHEN
-    }
-    ordered = sorted(p, key=p.__getitem__)
-    stop = next(rank for rank, name in enumerate(ordered) if p[name] > 0.05 / (52 - rank))
-    assert len(p) == 52
-    return set(ordered[:stop])
+DIGITS = record("distillation/digits")
+RUNS = {"early": "scores", "later": "longer"}
 
 
 def digits(row: str) -> None:
-    """A row such as "later, nll: a > b by 0.12 ± 0.03"; without the first words, at both budgets, in loss and error.
+    """A row such as "later, nll: a > b"; without the first words, at both budgets, in loss and error.
 
-    `>` is clearly above, `~` not told apart, `<=` at most .005 above; with Holm it survives the correction. What was
-    trained once, a teacher, has no later score. Errors are in points.
+    `>` is clearly above, `~` not told apart, `<=` at most .005 above. What was trained once, a teacher, has no later
+    score.
     """
     where, _, says = row.rpartition(": ")
-    found = re.fullmatch(r"(.+?) (>|~|<=) (.+?)(?: by (.+) ± (.+))?", says)
-    assert found
-    a, sign, b, *printed = found.groups()
-    for runs, key in itertools.product(WHEN, KEYS):
-        if not set(where.split(", ")) - {"Holm", ""} <= {WHEN[runs], key} or (" teacher" in a[-8:]) > (
-            runs == "scores"
-        ):
-            continue
-        mean, half, _ = difference(a, b, key, runs)
-        assert {">": mean > half, "~": abs(mean) < half, "<=": mean + half < 0.005}[sign]
-        assert "Holm" not in where or {(a, b, key, runs), (b, a, key, runs)} & surviving()
-        for number, text in zip((mean, half), printed, strict=True):
-            unit = 100 if key == "error" else 1
-            assert text is None or f"{unit * number:.{len(text.partition('.')[2])}f}" == text
+    a, sign, b = re.split(" (>|~|<=) ", says)
+    asked = set(where.split(", ")) - {""}
+    for when, runs in RUNS.items():
+        for key in ("nll", "error"):
+            if asked <= {when, key} and not (a.endswith(" teacher") and when == "later"):
+                x = np.subtract(DIGITS[runs][a][key], DIGITS[runs][b][key])
+                assert len(x) == 20
+                low, high = interval(x)
+                assert {">": low > 0, "~": low < 0 < high, "<=": high < 0.005}[sign]
 
 
-def ahead(better: str, worse: str, key: str = "0.01", other: str = "0.01", least: float = 0.0) -> None:
+def gains(better: str, worse: str, key: str = "0.01", other: str = "0.01", least: float = 0.0) -> None:
     """In experiments/distillation/teachers, of which the learning rates here are those that validation chose."""
-    record = json.loads(RECORD.with_name("teachers.json").read_text())["arms"]
+    arms = record("distillation/teachers")["arms"]
     for arm, rate in ((better, key), (worse, other)):
-        tried = record[arm]["rates"]
+        tried = arms[arm]["rates"]
         assert rate == min(tried, key=lambda r: tried[r]["validation_nll"]) or rate == "0.01"
-    x = np.subtract(record[worse]["rates"][other]["nll"], record[better]["rates"][key]["nll"])
-    assert len(x) == 20
-    assert x.mean() - stats.t.ppf(0.975, 19) * stats.sem(x) > least
+    x = np.subtract(arms[worse]["rates"][other]["nll"], arms[better]["rates"][key]["nll"])
+    assert len(x) == 20 and interval(x).low > least
 
 
-@claim(
+test_another_teacher_and_learning_rate = claim(
     "Where labels and soft targets at $T = 4$ chose it too",
     "Students of one of 4, which errs on a fifth",
-    on=[("teacher of 64", "labels", "0.01", "0.03", 0.1), ("teacher of 64", "labels", "0.01", "0.01", 0.1),
-        ("labels", "teacher of 4", "0.01", "0.01", 0.1), ("teacher of 256", "teacher of 64")],
-    but_not={"exchanged": ("labels", "teacher of 64", "0.03", "0.01"), "16 and 64": ("teacher of 64", "teacher of 16"),
-             "a rate that was not chosen": ("teacher of 64", "labels", "0.03", "0.03")},
-)  # fmt: skip
-def test_another_teacher_and_learning_rate(*row: Any) -> None:
-    ahead(*row)
-
-
-test_soft_targets_against_tuned_labels = claim(
-    "13",
+    on=[
+        ("teacher of 64", "labels", "0.01", "0.03", 0.1),
+        ("teacher of 64", "labels", "0.01", "0.01", 0.1),
+        ("labels", "teacher of 4", "0.01", "0.01", 0.1),
+        ("teacher of 256", "teacher of 64"),
+    ],
+    but_not={
+        "exchanged": ("labels", "teacher of 64", "0.03", "0.01"),
+        "16 and 64": ("teacher of 64", "teacher of 16"),
+        "a rate that was not chosen": ("teacher of 64", "labels", "0.03", "0.03"),
+    },
+)(gains)
+test_what_the_teacher_is_worth = claim(
     "On digits, the plain teacher's soft targets for a hundred images",
     "The plain teacher's soft targets on the same hundred images",
     "a temperature above 1 adds to this gain.",
+    "A student that also had the labels of the teacher's images",
+    "with 500, no difference is visible between labels",
     on=[
-        "nll: hard > soft T=1",
-        *(f"{a} > {b}" for a, b in PAIRS[:3]),
-        "soft T=1 > soft T=2",
-        "soft T=1 > soft T=8",
+        *(f"{a} > {b}" for a, b in (("hard", "soft T=1"), ("hard", "soft T=4"), ("soft T=1", "soft T=4"))),
+        *("soft T=1 > soft T=2", "soft T=1 > soft T=8", "hard, 500 images ~ soft T=4, 500 images"),
+        *(f"nll: {a} > hard, teacher's images too" for a in DIGITS["tuned"] if "images" not in a),
     ],
     but_not={
         "the order turned round": "soft T=4 > hard",
         "the smoothed teacher's: fewer errors, a higher loss": "hard > smoothed teacher, soft T=4",
         "two temperatures between which nothing shows": "soft T=4 > soft T=8",
+        "the labels of 800 against themselves": "nll: hard, teacher's images too > hard, teacher's images too",
+        "the plain teacher": "nll: plain teacher > hard, teacher's images too",
+        "the best student of a hundred images": "nll: soft T=8 > soft T=inf",
+        "a hundred images": "hard ~ soft T=4",
     },
 )(digits)
-test_which_temperature = claim(
-    "13",
-    "After 1,000 steps $T = 4$ beats 2",
-    "a difference counts only where Holm's correction",
-    "After 4,000 steps none shows between 2 and 4 either",
-    on=[
-        *(
-            "Holm, early, nll: soft T=2 > soft T=4",
-            "later, nll: soft T=2 ~ soft T=4",
-            "early: soft T=4 ~ soft T=8",
-        ),
-        *("Holm, early, error: soft T=2 > soft T=4", "later, error: soft T=2 ~ soft T=4"),
-        *(f"Holm: {a} > {b}" for a, b in [*PAIRS[:3], PAIRS[-1]]),
-        *("Holm, nll: smoothing > hard", "Holm, later, nll: hard > smoothing 0.003"),
-    ],
-    but_not={
-        "4 before 2 later": "later, nll: soft T=2 > soft T=4",
-        "8 before 4, corrected": "Holm, later, nll: soft T=4 > soft T=8",
-        "8 before 4 in error, corrected": "Holm, later, error: soft T=4 > soft T=8",
-    },
-)(digits)
-test_the_missing_factor_costs = claim(
-    "13",
+test_other_targets = claim(
     "In the mixture with a fixed $\\alpha$, leaving out $T^2$ costs",
-    "After 4,000 steps it still costs 0.013 ± 0.005",
-    on=[
-        *(f"Holm, early, nll: mixed T={T}, no T^2 > mixed T={T}" for T in (2, 4, 8)),
-        "Holm, later, nll: mixed T=4, no T^2 > mixed T=4 by 0.013 ± 0.005",
-        "Holm, later, nll: mixed T=8, no T^2 > mixed T=8 by 0.019 ± 0.008",
-    ],
-    but_not={f"at 2, {key}": f"Holm, later, {key}: mixed T=2, no T^2 > mixed T=2" for key in KEYS},
-)(digits)
-test_what_the_teacher_saw = claim(
-    "13",
-    "A student that also had the labels of the teacher's images",
-    on=lambda: [f"nll: {a} > hard, teacher's images too" for a in stored()["tuned"] if "images" not in a],
-    but_not={
-        a: f"nll: {a} > hard, teacher's images too" for a in ("hard, teacher's images too", "plain teacher")
-    }
-    | {"the best student of a hundred images": "nll: soft T=8 > soft T=inf"},
-)(digits)
-test_with_many_images_none_shows = claim(
-    "13",
-    "With 500 images, no difference is visible between labels",
-    on=[
-        "early, nll: hard, 500 images ~ soft T=4, 500 images by 0.002 ± 0.020",
-        "early, error: hard, 500 images ~ soft T=4, 500 images by 0.4 ± 0.5",
-        "later: hard, 500 images ~ soft T=4, 500 images",
-    ],
-    but_not={"a hundred images": "hard ~ soft T=4"},
-)(digits)
-test_smoothing = claim(
-    "13",
-    "Label smoothing with $\\varepsilon = 0.1$ raised the loss on the digits",
     "Label smoothing with $\\varepsilon = 0.1$ raised the loss by",
     "With $\\varepsilon = 0.003$, which of the four values",
+    "a better classifier, but at $T = 4$ its students err more often",
     on=[
-        *(
-            "nll: smoothing > hard",
-            "error: smoothing ~ hard",
-            "early, nll: smoothing > hard by 0.122 ± 0.020",
-        ),
-        *("nll: smoothing 0.003 <= hard", "later, nll: hard > smoothing 0.003 by 0.017 ± 0.009"),
-    ],
-    but_not={
-        "the tuned epsilon": "nll: smoothing 0.003 > hard",
-        **{f"{name} as tuned": f"nll: {name} <= hard" for name in ("smoothing", "smoothing 0.03")},
-    },
-)(digits)
-test_a_smoothed_teacher = claim(
-    "13",
-    "A teacher that learnt smoothed labels can be the better classifier",
-    "At $T = 1$ no difference shows between its students' errors",
-    "No gain from the temperature shows for them.",
-    on=[
-        *("error: plain teacher > smoothed teacher", "smoothed teacher, soft T=4 > soft T=4"),
-        *("error: smoothed teacher, soft T=1 ~ soft T=1", "nll: smoothed teacher, soft T=1 > soft T=1"),
-        "early, nll: smoothed teacher, soft T=1 > soft T=1 by 0.181 ± 0.019",
-        "early, error: smoothed teacher, soft T=4 > soft T=4 by 3.2 ± 0.9",
+        *(f"{when}, nll: mixed T={T}, no T^2 > mixed T={T}" for when in RUNS for T in (4, 8)),
+        *("nll: smoothing > hard", "nll: smoothing 0.003 <= hard"),
+        *("error: plain teacher > smoothed teacher", "error: smoothed teacher, soft T=4 > soft T=4"),
         "smoothed teacher, soft T=4 ~ smoothed teacher, soft T=1",
     ],
     but_not={
+        "the factor turned round": "early, nll: mixed T=4 > mixed T=4, no T^2",
+        "the tuned epsilon": "nll: smoothing 0.003 > hard",
+        **{f"{name} as tuned": f"nll: {name} <= hard" for name in ("smoothing", "smoothing 0.03")},
         "the teachers exchanged": "error: smoothed teacher > plain teacher",
-        "the students exchanged": "soft T=4 > smoothed teacher, soft T=4",
+        "the students exchanged": "error: soft T=4 > smoothed teacher, soft T=4",
         "the errors at T = 1": "error: smoothed teacher, soft T=1 > soft T=1",
     },
-)(digits)
-test_the_limit_on_the_digits = claim(
-    "13",
-    "On the digits, the limit and $T = 8$ could not be told apart",
-    on=["soft T=8 ~ soft T=inf"],
-    but_not={a: f"{a} ~ soft T=inf" for a in ("soft T=1", "soft T=2")},
 )(digits)
 
 
 @claim(
-    "13",
     "four times the steps lower the test loss of every condition",
-    on=[
-        ("scores", "longer", 0, "smoothing 0.01", 0.005),
-        ("scores", "longer", -1, "mixed T=2, no T^2", 0.045),
-    ],
-    but_not={
-        "fewer steps": ("longer", "scores", 0, "smoothing 0.01", 0.005),
-        "the labels least": ("scores", "longer", 0, "hard", 0.005),
-    },
+    on=[("scores", "longer")],
+    but_not={"fewer steps": ("longer", "scores")},
 )
-def test_what_longer_training_gains(first: str, then: str, at: int, name: str, printed: float) -> None:
-    """Each condition by its paired interval; the least and the most are those that the table names."""
-    record = stored()
-    gains = {a: np.subtract(record[first][a]["nll"], record[then][a]["nll"]) for a in record["tuned"]}
-    assert all(x.mean() > stats.t.ppf(0.975, 19) * stats.sem(x) for x in gains.values())
-    ordered = sorted(gains, key=lambda a: float(gains[a].mean()))
-    assert ordered[at] == name and round(float(gains[name].mean()), 3) == printed
+def test_what_longer_training_gains(first: str, then: str) -> None:
+    for name in DIGITS["tuned"]:
+        assert interval(np.subtract(DIGITS[first][name]["nll"], DIGITS[then][name]["nll"])).low > 0
 
 
-@claim("13", "none chose an end of the grid.", on=[9], but_not={"a grid that ends at 0.003": 7})
+@claim("none chose an end of the grid.", on=[9], but_not={"a grid that ends at 0.003": 7})
 def test_no_decay_is_an_end_of_the_grid(size: int) -> None:
     """Each is the best of the grid on the validation images, and of the four that smooth 0.003 is the best."""
-    decays, tuned = stored()["settings"]["weight_decays"][:size], stored()["tuned"]
+    decays, tuned = DIGITS["settings"]["weight_decays"][:size], DIGITS["tuned"]
     for name, of in tuned.items():
         best = int(np.argmin(of["validation_nll"][:size]))
         assert of["weight_decay"] == decays[best] and 0 < best < len(decays) - 1, name
@@ -556,18 +350,16 @@ def test_no_decay_is_an_end_of_the_grid(size: int) -> None:
 # ------------------------------------------------------------------------------------- other teachers
 
 
-def readouts(zeros: int = 0, teachers: int = 1) -> Iterator[Array]:
-    for K in (2, 4, 10):
-        for P in rng(14).dirichlet(np.ones(K), teachers):
-            yield np.r_[P, np.zeros(zeros)]
-
-
 @claim(
-    "13",
     "Use the same temperature on both sides",
     "Use these logits without $T$, and you get a different distribution",
-    on=lambda: ((P, T) for T in (0.5, 2.0, 6.0) for zeros in (0, 2) for P in readouts(zeros)),
-    but_not=lambda: {
+    on=lambda: (
+        (np.r_[rng(14).dirichlet(np.ones(K)), np.zeros(zeros)], T)
+        for T in (0.5, 2.0, 6.0)
+        for zeros in (0, 2)
+        for K in (2, 4, 10)
+    ),
+    but_not={
         f"equal positive probabilities of {K}, T = {T:g}": (np.repeat([1 / K, 0], [K, zeros]), T)
         for K, zeros, T in ((2, 0, 2.0), (10, 0, 0.5), (4, 3, 6.0), (1, 1, 2.0))
     },
@@ -586,7 +378,6 @@ def test_a_temperature_on_one_side(P: Array, T: float) -> None:
 
 
 @claim(
-    "13",
     "Forward and reverse divergences can choose different students",
     on=lambda: ((first, 6.0, 1.0) for first in (0.6, *rng(6).uniform(0.55, 0.75, 3))),
     but_not={"one peak": (0.6, 0.0, 1.0), "a flat one": (0.6, 0.0, 0.3), "two near peaks": (0.6, 1.0, 1.0)},
@@ -606,7 +397,6 @@ def test_a_student_that_cannot_follow(first: float, apart: float, shape: float) 
 
 
 @claim(
-    "13",
     "If the student can match the teacher, both are smallest",
     on=[(K, direction) for K in (2, 5) for direction in ("forward", "reverse")],
     but_not={f"two logits that are tied, {d}": (5, d, True) for d in ("forward", "reverse")},
@@ -620,11 +410,10 @@ def test_a_student_that_can(K: int, direction: Any, tied: bool = False) -> None:
 
 
 @claim(
-    "13",
     "Accuracy does not tell the two teachers apart",
     "That teacher's bias is worse",
     "The labels and the truth have the same mean",
-    "with the teacher that is a little unsure the risk scatters no more",
+    "with the teacher that is a little unsure the loss scatters no more",
     on=[(seed, 0.8, 4.0) for seed in range(10)],
     but_not={"the two exchanged": (0, 4.0, 0.8), "a teacher that is hardly too sure": (0, 0.8, 1.1)},
 )
@@ -647,7 +436,6 @@ def test_variance_and_bias_of_teachers(seed: int, unsure: float, sure: float) ->
 
 
 @claim(
-    "13",
     "Of these, only the forward divergence at $T = 1$",
     on=lambda: [(*p, {}) for p in rng(8).uniform(0.05, 0.95, (8, 2))],
     but_not={
@@ -665,7 +453,6 @@ def test_several_teachers(one: float, other: float, how: dict[str, Any]) -> None
 
 
 @claim(
-    "13",
     "The object gives {eq}`eq-kd-loss` with probabilities clipped",
     on=[(margin, T) for T in (1.0, 4.0) for margin in (-3.0, 0.0, 5.0, 12.0)],
     but_not={f"a class below 1e-7, {m:g}, T = {T:g}": (m, T) for T in (1.0, 4.0) for m in (18.0, 25.0, 35.0)},

@@ -686,13 +686,8 @@ def test_on_policy_and_sharpness() -> None:
     assert [distilled(jsd)[run["seed"]] - run["nats"] for run in runs] == [pytest.approx(0.1, abs=0.02)]
 
 
-@pytest.mark.claim(
-    "14",
-    "the students that missed the fewest slots had a higher loss",
-    "could not fail: no student repeated more than one text in 800",
-)
+@pytest.mark.claim("14", "the students that missed the fewest slots had a higher loss")
 def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
-    """Nor did any student write more than one of its 800 texts twice for one meaning."""
     runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1]
     cells = [cell for cell in {(run["arm"], run["share"]) for run in runs} if cell[0] != "teacher"]
     mean = {cell: [np.mean([*distilled(cell, key).values()]) for key in ("missed", "nats")] for cell in cells}
@@ -707,22 +702,13 @@ def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
         but_not={"distributions": (SOFT,), "labels": (LABELS_5,), "few": (("texts", PART),)},
     )
     assert {arm for arm, _ in fewest} == {"on-policy reverse", "on-policy JSD"}
-    assert min(run["distinct"] for run in runs if run["arm"] != "teacher") >= 1 - 1 / 800 - 1e-6
 
 
-@pytest.mark.claim(
-    "14", "As labels, the validation answers add about a fifth of a nat ... miss a tenth more of the slots"
-)
+@pytest.mark.claim("14", "As labels, the validation answers add about a fifth of a nat")
 def test_the_validation_answers_as_labels() -> None:
     more = ("labels + validation", FEW)
     holds(within, (less(more, LABELS_5), 0.12, 0.3), but_not={"texts": (less(PLAIN, LABELS_5), 0.12, 0.3)})
     above(less(HUMAN, more))
-    holds(
-        within,
-        (less(LABELS_5, more, "missed"), 0.05, 0.14),
-        but_not={"large": (less(LABELS_5, ("large", FEW), "missed"), 0.05, 0.14)},
-    )
-    assert {*distilled(more, "steps_run").values()} == {240}
     answers = [np.mean(list(distilled(cell, "answers").values())) for cell in (LABELS_5, more)]
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 

@@ -372,8 +372,6 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"le \frac{⟨1 → 2⟩ - \beta}": WEAKER, r"ta}{KB + ⟨1 → 2⟩} &\le b": WEAKER},
     "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
     "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},
-    "eq-kd-expansion": {r"} \Bigr) ⟨+ → -⟩ O(T^{-3}": UNSIGNED, r") + O(T^{⟨- → +⟩3}).": WEAKER},
-    "eq-kd-rate": {r"&\quad ⟨+ → -⟩ O(T^{-2}": UNSIGNED, r"d + O(T^{⟨- → +⟩2}). \end": WEAKER},
     "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER,
         r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
 }

@@ -427,27 +427,14 @@ def torch_weights(d: Draw) -> Env:
 # ----------------------------------------------------------------------------------- 13, distillation
 
 
-def far(d: Draw, centred: bool = False) -> Env:
-    """Teacher and student at any temperature; where it is asked for, with logits of mean zero."""
-    K = d.classes
-    v, z = (x - mean(x[:, 0]) * centred for x in (d.column() + d.real(), d.column()))
-    T = d.real(1, 5)
+def far(d: Draw) -> Env:
+    """Teacher and student at any temperature."""
+    K, v, z, T = d.classes, d.column() + d.real(), d.column(), d.real(1, 5)
     e = {"K": K, "z": z, "v": v, "T": T, "d": z - v, "bar d": mean((z - v)[:, 0]), "k": 1 + d.number % K}
     e |= {"p": Let(lambda e: softmax(v / lookup(e, "T"))), "q": Let(lambda e: softmax(z / lookup(e, "T")))}
     e |= {"ell_T": Let(lambda e: lambda z, v: lookup(e, "T") ** 2 * kl(lookup(e, "p"), lookup(e, "q")))}
-    squares = {f"m_{n}": mean(x[:, 0] ** 2) for n, x in (("z", z), ("v", v))}
-    return (
-        e
-        | squares
-        | {
-            "closer": lambda s: {"T": (1 + max(abs(np.vstack([z, v])[:, 0]))) / s},
-            "over": {"k": range(1, K + 1)},
-        }
-    )
-
-
-def centred(d: Draw) -> Env:
-    return far(d, centred=True)
+    closer = lambda s: {"T": (1 + max(abs(np.vstack([z, v])[:, 0]))) / s}
+    return e | {"closer": closer, "over": {"k": range(1, K + 1)}}
 
 
 def shifted(d: Draw) -> Env:
@@ -471,18 +458,12 @@ def moments(d: Draw) -> Env:
 def teachers(d: Draw) -> Env:
     """M teachers; the student that minimises the mean of their divergences, read out at 1."""
     M, K, T = (2, 1, 3, 2, 4, 2)[d.number], d.classes, d.real(1, 5)
-    p, q = rows(d.matrix(M, K)), d.some()
+    p = rows(d.matrix(M, K))
     soft = lambda e: np.vstack([softmax(log(row[:, None]) / lookup(e, "T")).T for row in p])
-    joined = softmax(np.mean(log(p), axis=0)[:, None])
-    e: Env = {"M": M, "K": K, "T": T, "p": p, "k": 1 + d.number % K, "KL": kl, "g": joined, "free": "k"}
+    e: Env = {"M": M, "K": K, "T": T, "p": p, "k": 1 + d.number % K, "free": "k"}
     e["bar p"] = Let(lambda e: column(mean(own) for own in soft(e).T))
     e["q"] = Let(lambda e: softmax(lookup(e, "T") * log(lookup(e, "bar p"))))
-    return e | {"report": q, "over": {"i": range(1, M + 1), "j": range(1, K + 1), "k": range(1, K + 1)}}
-
-
-def reverse(d: Draw) -> Env:
-    e = teachers(d)
-    return e | {"q": e["report"]}
+    return e | {"over": {"i": range(1, M + 1), "j": range(1, K + 1), "k": range(1, K + 1)}}
 
 
 # ------------------------------------------------------------------------------- 16, the same loss elsewhere

@@ -452,10 +452,6 @@ def reverse(d: Draw) -> Env:
     return languages(d, False, True)
 
 
-def mixed(d: Draw) -> Env:
-    return languages(d, True, True)
-
-
 def student(d: Draw, ends: bool) -> Env:
     """A language whose rows depend on three numbers and the last letter; the other ends if this one does not."""
     slopes, scale = {c: d.matrix(3, 3) for c in (0, 1, 2)}, 1 / max(1, d.scale / 2)
@@ -532,27 +528,20 @@ def sampled(d: Draw) -> Env:
 
 
 def denominator(d: Draw) -> Env:
-    """The mean over each sequence, and what hard labels, or a share of them, teach after a prefix."""
+    """The mean over each sequence, and what hard labels teach after a prefix."""
     e, c = languages(d), d.choice([c for c in PREFIXES if len(c) < 2])
-    P, share = e["P"], pick(d, mp.mpf(0), mp.mpf(1), d.share())
+    P = e["P"]
 
     @cache
     def weight(c: Any, v: Any = None) -> Any:
         own = [(a, len(x)) for a, x in P.after(c if v is None else (*c, int(v)))]
         return mp.fsum(a / n for a, n in own) / mp.fsum(a for a, _ in own) if own else mp.mpf(0)
 
-    def best(share: Any) -> Any:
+    def best() -> Any:
         own = shares((a / len(x), x[len(c)]) for a, x in P.after(c))
-        loss = lambda q: mp.fsum(a * (-share * mp.log(q(v)) + (1 - share) * kl(P.at(c), q)) for a, v in own)
-        return learnt(loss)
+        return learnt(lambda q: mp.fsum(-a * mp.log(q(v)) for a, v in own))
 
-    e |= {"c": c, "v": d.randint(1, END), "W": weight, "lambda": share}
-    return e | {"Q_c^*": Let(lambda e: best(mp.mpf(1))), "mixed": Let(lambda e: best(share))}
-
-
-def half_hard(d: Draw) -> Env:
-    e = denominator(d)
-    return e | {"Q_c": lookup(e, "mixed")}
+    return e | {"c": c, "v": d.randint(1, END), "W": weight, "Q_c^*": Let(lambda e: best())}
 
 
 class Table:

@@ -62,10 +62,6 @@ def _spread(logits: Array, kept: Array, index: Array) -> float:
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
-def _learnt(p: Array, w: Array, share: float) -> Any:
-    return share * p * w / (p @ w) + (1 - share) * p
-
-
 EXERCISES = (
     Exercise(
         "lm-reverse-kl",
@@ -120,24 +116,6 @@ EXERCISES = (
                 lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
                 lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
             ),
-        },
-    ),
-    Exercise(
-        "lm-mixture",
-        _learnt,
-        lambda: [
-            (np.array([0.5, 0.3, 0.2]), np.array([0.25, 0.2, 1.0]), 0.5),
-            (np.array([0.7, 0.1, 0.1, 0.1]), np.array([0.1, 0.15, 0.2, 0.5]), 0.9),
-            (np.array([0.25, 0.75]), np.array([0.5, 0.125]), 0.3),
-        ],
-        rtol=1e-12,
-        mistakes={
-            "this is the tilted distribution: the soft part pulls back": lambda p, w, share: p * w / (p @ w),
-            "the share is that of the hard labels": lambda p, w, share: _learnt(p, w, 1 - share),
-            "the soft loss has the weight 1/n too: its target is p times the mean of w": lambda p, w, share: (
-                (share * p * w + (1 - share) * p) / (share * (p @ w) + 1 - share)
-            ),
-            "this does not sum to one: normalise": lambda p, w, share: share * p * w + (1 - share) * p,
         },
     ),
 )
