@@ -175,7 +175,6 @@ ROWS: dict[str, Any] = {
     "eq-f-divergence": models.convex,
     "eq-local-condition": (models.local, r"\dots"),
     "eq-log-unique": models.local,
-    "eq-local-square": models.local_square,
     "eq-two-class-condition": models.binary_rule,
     "eq-calibration-refinement": models.calibration,
     "eq-den-two-losses": models.two_losses,

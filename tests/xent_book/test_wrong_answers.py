@@ -231,13 +231,8 @@ WRONG: dict[str, Answers] = {
         ),
     ],
     "09_proper_scoring": [
-        ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
-        ("scoring-from-entropy", lambda q, k: 2 * np.sqrt(q).sum() + 1 / np.sqrt(q[k])),
-        ("scoring-from-entropy", lambda q, k: -1 / np.sqrt(q[k]) - np.sqrt(q).sum()),
         ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * w * p / (w @ p) + eps / len(p)),
         ("scoring-weighted-smoothing", lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))),
-        ("scoring-local-square", lambda p: 1 - (len(p) - 1) / p / (1 / p).sum()),
-        ("scoring-local-square", lambda p: eye(len(p))[p.argmax()]),
         (
             "scoring-alpha-focal",
             lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1],
