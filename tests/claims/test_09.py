@@ -263,16 +263,12 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
         return (torch.relu(layer @ w[2] + w[3]) @ w[4])[..., 0]
 
     sign = torch.tensor(2.0 * y[train] - 1)
-    # Adam by hand: the first use of torch.optim's imports a compiler, which takes longer than the training.
-    first, second = ([torch.zeros_like(part) for part in w] for _ in range(2))
-    for step in range(1, 301):
+    optimiser = torch.optim.Adam(w, lr=0.02)
+    for _ in range(300):
         log_q = logsigmoid(sign * logits(train))
-        loss = -((1 - log_q.exp()) ** gamma * log_q).mean(1).sum()
-        with torch.no_grad():
-            for part, slope, m, v in zip(w, torch.autograd.grad(loss, w), first, second, strict=True):
-                m.lerp_(slope, 0.1)
-                v.lerp_(slope**2, 0.001)
-                part -= 0.02 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        optimiser.zero_grad()
+        (-((1 - log_q.exp()) ** gamma * log_q).mean(1).sum()).backward()
+        optimiser.step()
     with torch.no_grad():
         return logits(held).numpy(), y[held], logits(new).numpy(), y[new]
 
