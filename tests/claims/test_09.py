@@ -91,9 +91,8 @@ def clipped(eps: float, *rare: float, others: Any = (0.55, 0.45)) -> tuple[float
 
 def saving(eps: float, p: Array, zeroed: int) -> float:
     """What reporting the last classes as zero saves."""
-    honest, lie = (
-        -p @ np.log(np.clip(q, eps, 1 - eps)) for q in (p, normal(np.r_[p[:-zeroed], np.zeros(zeroed)]))
-    )
+    reports = np.array([p, normal(np.r_[p[:-zeroed], np.zeros(zeroed)])])
+    honest, lie = -np.log(np.clip(reports, eps, 1 - eps)) @ p
     return float(honest - lie)
 
 
@@ -267,7 +266,7 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
     for _ in range(300):
         log_q = logsigmoid(sign * logits(train))
         optimiser.zero_grad()
-        (-((1 - log_q.exp()) ** gamma * log_q).mean(1).sum()).backward()
+        (-((1 - log_q.exp()) ** gamma * log_q).mean(1).sum()).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     with torch.no_grad():
         return logits(held).numpy(), y[held], logits(new).numpy(), y[new]
@@ -335,7 +334,7 @@ def test_a_temperature_keeps_the_decision(z: Array, divided: Array) -> None:
 @cache
 def scaled() -> dict[tuple[str, float], Array]:
     """Gap and log score of networks trained with gamma 0 and 2, before and after a temperature is fitted."""
-    found: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[str, float], list[Any]] = defaultdict(list)
     for gamma, most in ((0.0, 2001), (2.0, 401)):
         for seed in range(1, most, 100):
             for a, y_a, b, y_b in zip(*networks(gamma, seed, TEXTURE), strict=True):
@@ -364,7 +363,12 @@ def test_a_temperature_repairs_an_overfitted_network(when: str, share: float, fi
     assert abs(1 - log[0] / scaled()[first, 0.0][:, 0].mean() - share) < 0.05
 
 
-LOSSES = {"log": RULES[0], "Brier": RULES[1], "linear": scoring.linear_score, "focal": FOCAL}
+LOSSES: dict[str, scoring.Rule] = {
+    "log": RULES[0],
+    "Brier": RULES[1],
+    "linear": scoring.linear_score,
+    "focal": FOCAL,
+}
 
 
 @cache
@@ -374,7 +378,8 @@ def measured(columns: tuple[str, str]) -> dict[str, Array]:
     Beside the four losses, the inverse of the focal one, and labels that are drawn from what the logarithm reports.
     """
     X, y = tumours(columns)
-    A, found = np.column_stack([X, np.ones(len(X))]), defaultdict(list)
+    A = np.column_stack([X, np.ones(len(X))])
+    found: dict[str, list[Any]] = defaultdict(list)
     for seed in range(100, 110):
         rows = np.random.default_rng(seed + SEED).permutation(len(y))
         train, test = rows[:284], rows[284:568]
