@@ -66,18 +66,6 @@ def draw_binary_loss(fig: Figure) -> None:
     fig.legend(lines, names, loc="outside upper center", ncols=3, columnspacing=1, handlelength=1.5)
 
 
-def draw_eos_optimum(fig: Figure) -> None:
-    """Draw the learnt stop probability for three batch sizes."""
-    ax = fig.subplots()
-    stop = np.linspace(0.01, 1, 100)
-    styles = ((1, plots.BLUE, "-"), (2, plots.ORANGE, "--"), (8, plots.GREEN, "-."))
-    for size, colour, style in styles:
-        ax.plot(stop, [eos_optimum(b, size) for b in stop], style, color=colour, label=f"B = {size}")
-    ax.plot(stop, stop, ":", color=plots.GREY, label="honest, q = β")
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="true stop probability β", ylabel="learnt, q*(B, β)")
-    ax.legend(loc="lower right")
-
-
 def draw_smoothing(fig: Figure) -> None:
     """Draw the best report over the truth for three smoothings, and one way back."""
     ax = fig.subplots()
@@ -401,7 +389,6 @@ def draw_map(fig: Figure) -> None:
 FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "softmax": (draw_softmax, (4.8, 2.6)),
     "binary-loss": (draw_binary_loss, (4.8, 3.0)),
-    "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
     "gap": (draw_gap, (4.8, 3.2)),
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),

@@ -81,7 +81,6 @@ def test_nothing_to_be_seen() -> None:
 
 
 @pytest.mark.claim("11", "The larger part of the cost is in the spelling")
-@pytest.mark.claim("10", "one speech per denominator raises the loss")
 def test_the_spelling_costs_more() -> None:
     """More than three nats in the characters, and in all; the tilt alone costs less than three."""
 

@@ -233,17 +233,6 @@ def local(d: Draw) -> Env:
     return e | {"s": rules, "c": c, "b": b, "x": x, "p": p}
 
 
-def local_square(d: Draw) -> Env:
-    """Where sum p (1 - q)^2 has no slope along the simplex: a linear system."""
-    e, p = m.one(d), softmax(column(d.gauss(0, d.scale > 0) for _ in range(d.classes)))
-    K = len(p)
-    system, right = mp.matrix(K + 1, K + 1), mp.matrix(K + 1, 1)
-    for k in range(K):
-        system[k, k], system[k, K], system[K, k], right[k] = 2 * p[k, 0], 1, 1, 2 * p[k, 0]
-    right[K] = 1
-    return e | {"p": p, "q": column([*mp.lu_solve(system, right)][:K])}
-
-
 def binary_rule(d: Draw) -> Env:
     """Shuford's rules: every threshold has its price, weighed by any positive function."""
     a, b, p = d.real(), d.real(), d.share()

@@ -192,14 +192,14 @@ def fair_coin(d: Draw) -> Env:
 
 
 def optimum(d: Draw) -> Env:
-    """The averaged loss as a function of q, and where it is least."""
+    """Where the averaged loss is least."""
     e = coin(d)
 
     def loss(q: Any) -> Any:
         model = Coin(q, e["m"])
         return e["P"].mean(lambda n: model.cost(n) / n)
 
-    return e | {"cal L_avg": Let(lambda e: loss(lookup(e, "q"))), "q^*": best_coin(loss)}
+    return e | {"q^*": best_coin(loss)}
 
 
 def two_losses(d: Draw) -> Env:
@@ -207,26 +207,6 @@ def two_losses(d: Draw) -> Env:
     e, model = coin(d), Coin(d.share(), 1)
     cost = {"cal L_sum": e["P"].mean(model.cost), "cal L_avg": e["P"].mean(lambda n: model.cost(n) / n)}
     return e | cost | {"q": model.stop}
-
-
-def steps(d: Draw) -> Env:
-    """The coin, averaged over each sequence: at each step, the stop probability that makes the loss least."""
-    e = coin(d)
-    b, P = e["beta"], e["P"]
-
-    @cache
-    def hazard(n: Any) -> Any:
-        ends, *goes = ((1 - b) ** (n + k - 1) * b / (n + k) for k in range(120))
-        share = ends / (ends + mp.fsum(goes))
-        return best_coin(lambda h: -share * mp.log(h) - (1 - share) * mp.log(1 - h))
-
-    def weight(ends: int, t: Any) -> Any:
-        """The mean of 1/n of the sequences that stop at t, or go on."""
-        chosen = [(a, n) for a, n in P.lengths() if (n == t if ends else n > t)]
-        return mp.fsum(a / n for a, n in chosen) / mp.fsum(a for a, _ in chosen)
-
-    e |= {"W": weight, "eos": 1, "letter": 0, "t": d.number + 1, "h^*": hazard, "law|": e["law"]}
-    return e | {"Q^*": lambda n: (1 - b) ** (n - 1) * b / n / e["A"]}
 
 
 def batch_of_coins(d: Draw) -> Env:
@@ -280,6 +260,12 @@ def shared(d: Draw) -> Env:
     return e | {"G": lambda u: mp.fsum(a * u ** int(k) for a, k in zip(p[:, 0], n[:, 0], strict=True))}
 
 
+def companions(p: Any, n: Any, size: int) -> tuple[dict[int, Any], Any]:
+    """The law of the summed length of the others in a batch, and the mean of one over it and each length."""
+    others = sums(p, n, size - 1)
+    return others, column(mp.fsum(a / (k + s) for s, a in others.items()) for k in n[:, 0])
+
+
 def doubling(at: Callable[[int], Env], size: int) -> Env:
     """Three batch sizes, each twice the one before."""
     first = at(size)
@@ -292,9 +278,8 @@ def lengths(d: Draw) -> Env:
     mu, sigma = (p.T @ n)[0, 0], mp.sqrt(variance(p, n))
 
     def at(size: int) -> Env:
-        others = sums(p, n, size - 1)
+        others, w = companions(p, n, size)
         batch = sums(p, n, 1, others)
-        w = column(mp.fsum(a / (k + s) for s, a in others.items()) for k in n[:, 0])
         best = normal((w * p)[:, 0])
         e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "KL": kl}
         e |= {"law_Q^*": single(best, n=n), "P": p, "Q^*": best, "mu": mu, "sigma": sigma}
@@ -309,9 +294,9 @@ def prompted(d: Draw) -> Env:
     own, mu = normal(p[:3, 0]), (p.T @ n)[0, 0]
 
     def at(size: int) -> Env:
-        others = sums(p, n, size - 1)
-        weight = lambda k: mp.fsum(a / (k + s) for s, a in others.items())
-        best = learnt(log_loss((a * weight(n[k, 0]), [k + 1]) for k, a in enumerate(own[:, 0])))
+        w = companions(p, n, size)[1]
+        weight = dict(zip(n[:, 0], w[:, 0], strict=True)).__getitem__
+        best = learnt(log_loss((a * w[k, 0], [k + 1]) for k, a in enumerate(own[:, 0])))
         e: Env = {
             "B": size,
             "mu": mu,
@@ -320,8 +305,12 @@ def prompted(d: Draw) -> Env:
             "n": Of(entry(n), "y"),
             "c": mp.mpf(1),
         }
-        e |= {"P": lambda y, c: own(y), "Q^*": lambda y, c: best(y)}
-        e |= {"d": e["n"], "w": lambda c, y: weight(n[int(y) - 1, 0])}
+        e |= {
+            "P": lambda y, c: own(y),
+            "Q^*": lambda y, c: best(y),
+            "d": e["n"],
+            "w": lambda c, y: entry(w)(y),
+        }
         return e | {"law": single(own, "y"), "law_Q^*": single(best, "y")}
 
     return doubling(at, 24)
@@ -372,15 +361,6 @@ def contexts(d: Draw) -> Env:
         "Q^*": lambda v, c: best(c)(v),
     }
     return e | {"W": lambda v, c: weighted(v, c) / chance(v, c)}
-
-
-def unscored(d: Draw) -> Env:
-    """A length that is drawn on its own, of a sequence whose tokens depend on each other."""
-    words = [Word(x) for x in itertools.product((1, 2), repeat=3)]
-    p, q, n = probs(d, 8), probs(d, 8), probs(d)
-    pairs = itertools.product(zip(p[:, 0], words, strict=True), enumerate(n[:, 0], 1))
-    e: Env = {"law": [(a * b, {"x": x, "N": N}) for (a, x), (N, b) in pairs], "over": {"i": (1, 2, 3)}}
-    return e | {"Q": Language(dict(zip(words, q[:, 0], strict=True)))}
 
 
 # -------------------------------------------------------------------------------- chapter 14: languages
@@ -780,15 +760,10 @@ def first_order(d: Draw) -> Env:
     P_a, mu, sigma = normal((p * a)[:, 0]), (p.T @ sizes)[0, 0], mp.sqrt(variance(p, sizes))
 
     def at(size: int) -> Env:
-        others = sums(p, sizes, size - 1)
-        w = column(mp.fsum(c / (k + s) for s, c in others.items()) for k in sizes[:, 0])
+        w = companions(p, sizes, size)[1]
         e: Env = {"B": size, "mu": mu, "sigma": sigma, "KL": kl, "x": 1 + d.number % 3, "law_a": single(P_a)}
-        return e | {
-            "w": Of(entry(w), "x"),
-            "d": Of(entry(sizes), "x"),
-            "P_a": P_a,
-            "Q^*": normal((P_a * w)[:, 0]),
-        }
+        e |= {"w": Of(entry(w), "x"), "d": Of(entry(sizes), "x")}
+        return e | {"P_a": P_a, "Q^*": normal((P_a * w)[:, 0])}
 
     return doubling(at, 24)
 
@@ -887,8 +862,6 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-shorter": {r"&\quad ⟨+ → -⟩ O(B^{-2}": ORDER, r"d + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-note-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty}": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
-    "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
-    "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},
     "eq-avg-batch-bounds": {r"frac{1 ⟨- → +⟩ \beta}{B (2)": WEAKER},
     "eq-avg-ratio": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}).": ORDER},
     "eq-vocab-rounding": {r"|\ell(z ⟨+ → -⟩ \delta,": "the bound is even in delta", r"&\le ⟨2 → 3⟩ u \max_j": WEAKER},

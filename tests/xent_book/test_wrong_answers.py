@@ -45,6 +45,10 @@ def _alpha(q: Any, gamma: float, alpha: float) -> Any:
     return b / alpha / (a / (1 - alpha) + b / alpha)
 
 
+def _share(v: Any) -> Any:
+    return v / v.sum()
+
+
 def _kl(log_q: Any, p: Any) -> Any:
     return (xlogy(p, p) - p * log_q).sum(-1)
 
@@ -197,19 +201,22 @@ WRONG: dict[str, Answers] = {
         ),
     ],
     "09_proper_scoring": [
-        ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
-        ("scoring-from-entropy", lambda q, k: 2 * np.sqrt(q).sum() + 1 / np.sqrt(q[k])),
-        ("scoring-from-entropy", lambda q, k: -1 / np.sqrt(q[k]) - np.sqrt(q).sum()),
         ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * w * p / (w @ p) + eps / len(p)),
         ("scoring-weighted-smoothing", lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))),
-        ("scoring-local-square", lambda p: 1 - (len(p) - 1) / p / (1 / p).sum()),
-        ("scoring-local-square", lambda p: eye(len(p))[p.argmax()]),
+        ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * p + eps / len(p)),
+        ("scoring-weighted-smoothing", lambda p, w, eps: _share(((1 - eps) * p + eps / len(p)) / w)),
+        ("scoring-weighted-smoothing", lambda p, w, eps: _share((1 - eps) * w * p + eps / len(p))),
         (
             "scoring-alpha-focal",
             lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1],
         ),
         ("scoring-alpha-focal", lambda q, g, a: (1 - a) * q / ((1 - a) * q + a * (1 - q))),
         ("scoring-alpha-focal", lambda q, g, a: _alpha(q, g, 1 - a)),
+        ("scoring-alpha-focal", lambda q, g, a: a * q / (a * q + (1 - a) * (1 - q))),
+        (
+            "scoring-alpha-focal",
+            lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1] / a,
+        ),
     ],
     "12_soft_targets": [
         ("soft-noise", lambda t, m, eps: (1 - t @ t) / m),
