@@ -736,7 +736,7 @@ MIB = 2**20
 Case = dict[str, Any]
 
 
-@pytest.mark.claim("15", "PyTorch's holds a second gradient of the weight")
+@pytest.mark.claim("15", "PyTorch's linear loss holds a second gradient of the weight")
 def test_a_second_gradient_of_the_weight() -> None:
     record_ = record("large_vocabularies/widths")
 
