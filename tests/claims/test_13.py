@@ -124,10 +124,10 @@ def other_balances() -> dict[str, tuple[str, Array]]:
 @claim(
     "With ten classes and $T^2$, the balance hardly moves",
     "With ten classes the factor $T^2$ keeps the soft part",
-    "With a thousand classes or more, $T^2$ helps, but it is not enough here.",
-    "In the gradient of a vocabulary's logits, labels that the student gets wrong therefore take over",
+    "With a thousand classes or more, $T^2$ helps but is not enough here.",
+    "In the gradient with respect to a vocabulary's logits, labels that the student gets wrong therefore",
     "With a vocabulary it is not enough",
-    "so that the noise of the labels partly cancels",
+    "so the labels' noise partly cancels",
     on=balances,
     but_not=other_balances,
 )
@@ -137,7 +137,7 @@ def test_the_balance_of_the_two_parts(what: str, sizes: Array) -> None:
 
 
 @claim(
-    "From 16 classes on the label's gradient is larger here at every $T$",
+    "From 16 classes on, the label's gradient is larger here at every $T$",
     on=[16, 20, 64, 256, 1024],
     but_not={"eight": 8, "four": 4},
 )
@@ -168,8 +168,8 @@ def test_the_size_of_a_wrong_answer(K: int, z: Array, right: bool = False) -> No
 
 @claim(
     "Where the factor is measured again every ten steps",
-    "after 150 the soft one is a quarter of the hard one",
-    "Measure again as you train.",
+    "after 150 steps the soft one is a quarter of the hard one",
+    "So measure again as you train.",
     on=[(K, seed, 10, 1.0) for K in (10, 100) for seed in (0, 1, 2)]
     + [(10, 0, 151, 0.25), (100, 0, 151, 0.2)],
     but_not={f"{K} classes, once": (K, 0, 151, 1.0) for K in (10, 100)}
@@ -270,7 +270,7 @@ def gains(better: str, worse: str, key: str = "0.01", other: str = "0.01", least
 
 test_another_teacher_and_learning_rate = claim(
     "Where labels and soft targets at $T = 4$ chose it too",
-    "Students of one of 4, which errs on a fifth",
+    "Students of one of 4 units, which errs on a fifth",
     on=[
         ("teacher of 64", "labels", "0.01", "0.03", 0.1),
         ("teacher of 64", "labels", "0.01", "0.01", 0.1),
@@ -286,9 +286,9 @@ test_another_teacher_and_learning_rate = claim(
 test_what_the_teacher_is_worth = claim(
     "On digits, the plain teacher's soft targets for a hundred images",
     "The plain teacher's soft targets on the same hundred images",
-    "a temperature above 1 adds to this gain.",
+    "a temperature above 1 added to this gain.",
     "A student that also had the labels of the teacher's images",
-    "with 500, no difference is visible between labels",
+    "with 500, no difference between labels",
     on=[
         *(f"{a} > {b}" for a, b in (("hard", "soft T=1"), ("hard", "soft T=4"), ("soft T=1", "soft T=4"))),
         *("soft T=1 > soft T=2", "soft T=1 > soft T=8", "hard, 500 images ~ soft T=4, 500 images"),
@@ -305,9 +305,9 @@ test_what_the_teacher_is_worth = claim(
     },
 )(digits)
 test_other_targets = claim(
-    "In the mixture with a fixed $\\alpha$, leaving out $T^2$ costs",
+    "In the mixture with a fixed $\\alpha$, leaving out $T^2$ cost",
     "Label smoothing with $\\varepsilon = 0.1$ raised the loss by",
-    "With $\\varepsilon = 0.003$, which of the four values",
+    "With $\\varepsilon = 0.003$, the best of four values",
     "a better classifier, but at $T = 4$ its students err more often",
     on=[
         *(f"{when}, nll: mixed T={T}, no T^2 > mixed T={T}" for when in RUNS for T in (4, 8)),
@@ -352,7 +352,7 @@ def test_no_decay_is_an_end_of_the_grid(size: int) -> None:
 
 @claim(
     "Use the same temperature on both sides",
-    "Use these logits without $T$, and you get a different distribution",
+    "Used without $T$, they give a different one unless all positive",
     on=lambda: (
         (np.r_[rng(14).dirichlet(np.ones(K)), np.zeros(zeros)], T)
         for T in (0.5, 2.0, 6.0)
@@ -411,7 +411,7 @@ def test_a_student_that_can(K: int, direction: Any, tied: bool = False) -> None:
 
 @claim(
     "Accuracy does not tell the two teachers apart",
-    "That teacher's bias is worse",
+    "The bias of this teacher is worse",
     "The labels and the truth have the same mean",
     "with the teacher that is a little unsure the loss scatters no more",
     on=[(seed, 0.8, 4.0) for seed in range(10)],

@@ -131,7 +131,7 @@ def minimised(start: Array, truth: Array) -> Array:
 
 
 @pytest.mark.claim(
-    "14", "In the exact table of bigram students", "The student of the token gradient lies between"
+    "14", "For the bigram students of two dialects, forward", "The student of the token gradient lies between"
 )
 @pytest.mark.claim("14", "Started at *up*, the student of the sequence divergence stays")
 def test_four_students_of_the_exact_table() -> None:
@@ -229,7 +229,7 @@ REST = np.array([0.45 * np.exp(-1), 0.05 + 0.45 * (1 - np.exp(-1)), 0.5])
 
 
 @claim(
-    "Clipped as a reward, it leaves",
+    "Clipped as a reward, the log-ratio leaves",
     on=lambda: (
         (*xent.softmax(spread * rng(21).normal(size=(2, classes))), bound)
         for classes in (2, 5, 1000)
@@ -245,7 +245,7 @@ def test_where_a_clipped_reward_rests(p: Array, q: Array, bound: float, how: str
 
 
 @claim(
-    "Clamped inside a loss that is differentiated, the tokens beyond the clamp",
+    "If it is clamped inside a loss that is differentiated, the tokens beyond",
     on=[(NINE, REST, 0.5), (NINE, REST, 0.9)],
     but_not={"a wider clamp": (NINE, REST, 1.2), "a reward": (NINE, REST, 0.5, "reward")},
 )
@@ -448,7 +448,7 @@ def of_ends(column: int) -> dict[str, Any]:
     "The student unlearns its end within a few dozen steps",
     "Under the reverse divergence the teacher's end takes far longer to learn",
     "Under the forward one the new end comes as the old one goes",
-    "Move the teacher's column onto the student's end",
+    "If the teacher's column for its end is moved onto the student's",
     on=of_ends(1).values(),
     but_not=of_ends(2),
 )

@@ -543,9 +543,9 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one text of its own for each meaning they gain about four fifths ... in two seeds, by about a tenth",
-    "students of its distributions came near those of all answers, in longer runs",
-    "distributions along texts of its own did nearly all",
+    "Along one of its own texts for each meaning they gain about four fifths ... in two seeds, by about a tenth",
+    "students of its distributions came near students of all answers, in longer runs",
+    "distributions along its own texts did nearly all",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
@@ -587,7 +587,7 @@ def test_a_larger_student() -> None:
 
 @pytest.mark.claim(
     "14",
-    "The prompts without answers are worth about two fifths of that.",
+    "The prompts without answers are worth about two fifths of that gain.",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
     "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
@@ -629,7 +629,7 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With the Jensen-Shannon divergence people's answers cost ... nearly a quarter of a nat and three tenths.",
+    "With the Jensen-Shannon divergence people's answers cost ... nearly a quarter and three tenths of a nat.",
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
@@ -712,7 +712,7 @@ def test_the_validation_answers_as_labels() -> None:
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
 
-@pytest.mark.claim("14", "With 20% the order is the same, and gains are smaller.")
+@pytest.mark.claim("14", "With 20% the order is the same, and the gains are smaller.")
 def test_with_more_answers() -> None:
     order = ("distributions", "texts x4", "texts", "labels")
 
@@ -735,7 +735,7 @@ MIB = 2**20
 Case = dict[str, Any]
 
 
-@pytest.mark.claim("15", "PyTorch's holds a second gradient of the weight")
+@pytest.mark.claim("15", "PyTorch's linear loss holds a second gradient of the weight")
 def test_a_second_gradient_of_the_weight() -> None:
     record_ = record("large_vocabularies/widths")
 
