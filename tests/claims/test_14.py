@@ -322,7 +322,7 @@ BARE, FIRST = "truncated renormalised", np.array([0.9, 0.05, 0.05])
 
 
 @claim(
-    "The bare top $k$ empties the tail, whether the teacher's part is",
+    "In the forward direction the bare top $k$ empties the tail",
     on=lambda: [
         *caches((empties, BARE), (fixes_the_mass_only, "tail")).values(),
         *((unbiased, p, p) for p, _ in teachers(rng(5), (3, 1), (6, 2), (50, 8))),

@@ -592,7 +592,7 @@ def test_a_larger_student() -> None:
     "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "Eight probabilities and a bucket lose somewhat less than a tenth",
-    "eight words and a bucket lost a third of what distributions gain over texts",
+    "eight tokens and a bucket lost a third of what distributions gain over texts",
     "which here cost part of the gain",
 )
 def test_where_the_gain_comes_from() -> None:
