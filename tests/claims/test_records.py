@@ -420,7 +420,7 @@ def group(recipe: str) -> str:
     "GPT-2's `loss_type` is None, so",
     "nanoGPT, which is exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
-    "divide a short window by the number of steps that it should have had",
+    "divide a short window by the number of steps it should have had",
     "so does a subclass whose `compute_loss` returns a mean",
 )
 @RECIPES
