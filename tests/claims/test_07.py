@@ -429,7 +429,7 @@ test_tensorflow_labels_out_of_range = claim(
 
 
 test_text_labels_are_sorted_as_text = claim(
-    "so perfect columns in numerical order can cost the largest",
+    "so perfect predictions, their columns in numerical order, can cost",
     on=[("sklearn-lexicographic", "perfect, labels 2, 9, 10 as text", 52 * math.log(2))],
     but_not={"numbers": ("sklearn-lexicographic", "the same as numbers", 52 * math.log(2))},
 )(shows)

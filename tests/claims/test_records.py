@@ -154,7 +154,7 @@ def test_the_front_page_has_the_intervals() -> None:
 
 
 @pytest.mark.claim(
-    "11", "all seven means lie below their predictions", "with a transformer hardly better than bigrams"
+    "11", "All seven means lie below their predictions", "with a transformer hardly better than bigrams"
 )
 def test_the_first_design() -> None:
     theory, bigrams = record("shakespeare/first_design")["prediction"], THEORY["ngrams"][1]
@@ -279,7 +279,7 @@ def test_what_is_not_seen_in_restaurants() -> None:
     holds(one_per_cent, (1, "B=64"), (2, "B=64"), but_not={"of 16": (2, "B=16"), "one text": (1, "B=1")})
 
 
-@pytest.mark.claim("11", "changes by no visible amount")
+@pytest.mark.claim("11", "does not visibly change.")
 @pytest.mark.claim("11", "with a constant divisor and one writer the model's are about 2 % longer")
 def test_what_else_is_seen_of_restaurants() -> None:
     def alike(key: str) -> None:
@@ -301,9 +301,7 @@ def by_slots(writers: int, arm: str) -> Array:
     return np.stack([described(writers, arm, f"by_slots.{k}") for k in range(3, 9)], axis=1)
 
 
-@pytest.mark.claim(
-    "11", "takes a larger share off the texts for fuller meanings", "people's texts get longer"
-)
+@pytest.mark.claim("11", "takes a larger share off ... terse ones hardly do.")
 def test_fuller_meanings_lose_more() -> None:
     """A fifth and a third; and a half terse and half people's mean says how long terse texts are."""
 
@@ -421,7 +419,7 @@ def group(recipe: str) -> str:
     "GPT-2's `loss_type` is None, so",
     "nanoGPT, which is exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
-    "divide a short window by the number of steps that it should have had",
+    "divide a short window by the number of steps it should have had",
     "so does a subclass whose `compute_loss` returns a mean",
 )
 @RECIPES

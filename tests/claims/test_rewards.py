@@ -151,9 +151,9 @@ def policies() -> Iterator[tuple[Array, Array, Array]]:
 
 @pytest.mark.slow
 @pytest.mark.claim(
-    "The wrong answers that are left grow ever longer, if", "Without a penalty, a factor common to all"
+    "The remaining wrong answers grow ever longer, if", "Without a penalty, a factor common to all"
 )
-@pytest.mark.claim("With a constant divisor the lengths of right and of wrong answers")
+@pytest.mark.claim("With a constant divisor the lengths of right and wrong answers")
 def test_where_the_policy_ends() -> None:
     """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation."""
 
