@@ -499,7 +499,7 @@ SLOPES = {
 
 
 @claim(
-    "So among the local rules for three or more classes ... and the unit of cost.",
+    "For three or more classes, then, among the local rules ... and the unit of cost.",
     on=[-1 / X, -7 / X],
     but_not=SLOPES,
 )

@@ -384,7 +384,7 @@ def correlated(size: int, r: float) -> float:
 
 
 @claim(
-    "Their mean varies like that of $B / (1 + (B - 1) r)$",
+    "The batch's mean length varies like that of",
     on=[(size, r, size / (1 + (size - 1) * r)) for size in (2, 4, 6) for r in (0.1, 0.5, 0.9)],
     but_not={"as many independent lengths": (4, 0.5, 4)},
 )
@@ -393,7 +393,7 @@ def test_lengths_that_go_together(size: int, r: float, count: float) -> None:
     assert correlated(size, r) == pytest.approx(P3 @ (SUPPORT - mu) ** 2 / mu**2 / count, rel=0.1)
 
 
-@claim("Exactly so if the batch holds groups of $g$", on=[2], but_not={"four sequences": 4, "one": 1})
+@claim("It is exactly that if the batch consists of groups", on=[2], but_not={"four sequences": 4, "one": 1})
 def test_groups_of_equal_lengths(size: int) -> None:
     """A batch of four, in pairs, however much the lengths differ."""
     n = np.array([1, 4, 30])
@@ -590,7 +590,7 @@ def ends(padded: bool) -> tuple[Array, Array]:
 
 @claim(
     "A sum over a constant is proper, and so is a mean over",
-    "It is harmless to a flexible model in two cases ... with positive factors.",
+    "The average is harmless to a flexible model in two cases ... with positive factors.",
     on=lambda: [(learnt(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
         "0.12: the mean over each sequence, whose letters say nothing of its length": (
