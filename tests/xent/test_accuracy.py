@@ -24,7 +24,7 @@ import xent.torch
 from adversary import refuted, rng
 from xent import gradients
 from xent.distillation import distillation_loss
-from xent.information import cross_entropy, entropy, entropy_from_logits, js_divergence, kl_divergence
+from xent.information import cross_entropy, entropy, kl_divergence
 
 Array = NDArray[Any]
 # What was returned; the true values of its first rows; epsilons; what these are relative to (None: the true value).
@@ -129,14 +129,6 @@ def probabilities(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
     yield total - 1, np.full(len(cost), mp.mpf(0)), 8 + 4 * alike, mp.mpf(1)
 
 
-def entropies(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
-    """Also where the probabilities would have lost it."""
-    true = np.where(np.isinf(cost.astype(float)), mp.mpf(0), EXP(-cost) * cost).sum(axis=1)
-    many = z.shape[1] if alike else 1
-    bound = [4 + 4 * alike + max(0.0, float(mp.log(many / h)) / 2 if h else 0.0) for h in true]
-    yield entropy_from_logits(z), true, bound, None
-
-
 def gradients_of_labels(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
     """Each entry beside itself, the confident and right ones too, with what the exponent's rounding adds."""
     below, cost = below_the_highest(z, cost)[:, :FEW], cost[:, :FEW]
@@ -157,7 +149,8 @@ def on_tensors(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
     x, count, classes = torch.tensor(z), *z.shape
     entropy = np.where(np.isinf(cost.astype(float)), mp.mpf(0), EXP(-cost) * cost).sum(axis=1)
     room = [8 + 4 * alike + max(0.0, float(mp.log(classes / h)) / 2 if h else 0.0) for h in entropy]
-    yield xent.torch.entropy_from_logits(x).numpy(), entropy, room, None
+    first = torch.zeros(count, dtype=torch.long)
+    yield xent.torch.selected_log_probs(x, first, entropy=True)[1].numpy(), entropy, room, None
     for y in kinds_of_targets(z)[:0] if alike else kinds_of_targets(z)[:3]:
         labels, at, c = torch.tensor(y), np.arange(classes) == y[:, None], own(cost, y)
         gap = np.abs(z[at].astype(float) - np.where(at, -np.inf, z.astype(float)).max(axis=1))
@@ -184,7 +177,6 @@ OF_LOGITS = [
     focal,
     logarithms,
     probabilities,
-    entropies,
     gradients_of_labels,
     on_tensors,
 ]
@@ -242,24 +234,6 @@ def test_what_underflow_leaves_of_the_terms(dtype: str, classes: int) -> None:
     true = np.array([oracle.negative_log_softmax(row)[0] for row in z])
     for got in (-xent.log_softmax(z)[:, 0], xent.log_sum_exp(z)):
         within((got, true, 8, np.maximum(true, classes * tiny)), out)
-
-
-@pytest.mark.parametrize(("dtype", "distance"), [("float32", 98.0), ("float64", 720.0)])
-def test_the_entropy_of_logits_down_to_1e_30(dtype: str, distance: float) -> None:
-    """Where the probabilities are subnormal numbers a normal entropy has lost its digits."""
-
-    def found(distance: float) -> Found:
-        z = np.append(0, np.full(999, -distance)).astype(dtype)
-        first, second = oracle.negative_log_softmax(z)[:2]
-        true = first * mp.exp(-first) + 999 * second * mp.exp(-second)
-        assert true > np.finfo(dtype).tiny
-        return entropy_from_logits(z), true, 4 + float(mp.log(1000 / true)) / 2, None
-
-    for near in np.arange(0.0, 80.0, 2.3):
-        within(found(near), dtype)
-    beyond = found(distance)
-    with refuted("any normal entropy"):
-        within(beyond, dtype)
 
 
 @by_dtype
@@ -395,13 +369,6 @@ def test_smoothed_and_soft_gradients_cancel_no_more_than_they_must() -> None:
     assert (np.abs(true - (xent.softmax(logits) - target)) > 1e-8).all()
 
 
-def test_the_jacobian_keeps_its_digits_where_a_probability_rounds_to_one() -> None:
-    for logits in ([60.0, 0.0, 1.0], [0.5, -1.0, 2.0], [-3.0, 4.0, 4.0, 0.0]):
-        p = softmax_exactly(logits)
-        true = np.diag(p) - np.outer(p, p)
-        np.testing.assert_allclose(gradients.softmax_jacobian(logits), true.astype(float), rtol=1e-14)
-
-
 # -------------------------------------------------------------------------------------------- distributions
 
 
@@ -438,10 +405,7 @@ def test_what_comes_of_distributions(classes: int, concentration: float) -> None
     for distance in (1.0, 0.3, 1e-2, 1e-4, 1e-6):
         q = completed(p + distance * (other - p))
         pairs = [(oracle.exact(x), oracle.exact(y)) for x, y in zip(p, q, strict=True)]
-        halves = [[(x + y) / 2 for x, y in zip(*both, strict=True)] for both in pairs]
-        js = [(exact_kl(a, m) + exact_kl(b, m)) / 2 for (a, b), m in zip(pairs, halves, strict=True)]
         within((kl_divergence(p, q), [exact_kl(*both) for both in pairs], 4, None), "float64")
-        within((js_divergence(p, q), js, 4, None), "float64")
 
 
 def test_the_divergence_of_two_classes_at_middle_distances() -> None:

@@ -33,17 +33,17 @@ seeds = st.integers(0, 2**32)
 # Arguments with the classes on an axis.
 FLOATS = {"logits", "x", "probs", "log_probs", "target_probs", "p", "q"}
 FLOATS |= {"student_logits", "teacher_logits", "top_log_probs"}
-INTEGERS = {"targets", "indices", "top_indices"}
-BY_CLASS = FLOATS | {"indices", "top_indices", "importance_weights"}
+INTEGERS = {"targets", "top_indices"}
+BY_CLASS = FLOATS | {"top_indices"}
 MODULES = (xent.numerics, xent.losses, gradients, information, distillation)
-OURS = [getattr(module, name) for module in MODULES for name in module.__all__ if name != "sample_targets"]
+OURS = [getattr(module, name) for module in MODULES for name in module.__all__]
 FUNCTIONS = {f"{f.__module__}.{f.__name__}": f for f in OURS}
 WITH_AXIS = [name for name, f in FUNCTIONS.items() if "axis" in inspect.signature(f).parameters]
 by_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def taken(name: str, table: Named) -> Named:
-    known = set(inspect.signature(FUNCTIONS[name]).parameters) - ({"alpha"} if "mixed" in name else set())
+    known = inspect.signature(FUNCTIONS[name]).parameters
     return {n: x for n, x in table.items() if n in known}
 
 
@@ -64,7 +64,6 @@ def arguments(name: str, shape: tuple[int, ...], dtype: Any, scale: float = 4.0)
     top = np.argsort(-v, axis=-1)[..., :3]
     table |= {"student_logits": z, "teacher_logits": v.astype(dtype), "top_indices": top}
     table["top_log_probs"] = np.take_along_axis(v, top, -1).astype(dtype)
-    table |= {"indices": g.integers(0, classes, (*rows, 4)), "importance_weights": g.random((*rows, 4))}
     return taken(name, table), taken(name, {"label_smoothing": 0.1, "ignore_index": 0, "reduction": "none"})
 
 
@@ -73,7 +72,7 @@ def same(got: Any, expected: Any, name: str, times: float = 4.0) -> None:
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype and got.dtype.isnative and got.shape == expected.shape
     eps = np.finfo(got.dtype).eps
-    gradient = "gradient" in name or "jacobian" in name
+    gradient = "gradient" in name
     np.testing.assert_allclose(got, expected, rtol=(1 + gradient) * times * eps, atol=2 * eps * gradient)
 
 
@@ -131,7 +130,7 @@ def test_lists_and_integers_are_float64_and_narrow_floats_float32(name: str) -> 
     if name.endswith(".nll"):  # whose only integers are certain
         table |= {"log_probs": np.zeros((2, 1), int), "targets": y * 0, "weight": y[:1]}
     table |= {"student_logits": z, "teacher_logits": z[::-1], "top_log_probs": np.zeros((2, 1), int)}
-    table |= dict.fromkeys(("indices", "top_indices", "importance_weights"), y[:, None])
+    table |= {"top_indices": y[:, None]}
     arrays, options = taken(name, table), taken(name, {"reduction": "none"})
     floats = {n: x if n in INTEGERS and not binary else x.astype(float) for n, x in arrays.items()}
     expected = FUNCTIONS[name](**floats, **options)
@@ -400,5 +399,5 @@ def test_a_shift_moves_log_sum_exp_and_leaves_the_softmax(problem: Any, shift: i
     z = np.rint(problem[0] * 16) / 16  # so that the shift is exact
     close(xent.log_sum_exp(z + shift), xent.log_sum_exp(z) + shift, atol=1e-11, rtol=0)
     assert (xent.log_softmax(z) <= 0).all()
-    for f in (xent.log_softmax, xent.softmax, information.entropy_from_logits):
+    for f in (xent.log_softmax, xent.softmax):
         np.testing.assert_array_equal(f(z + shift), f(z))

@@ -26,52 +26,25 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8):
 from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._accumulation_check import AccumulationReport, check_accumulation
 from ._caches import TopK, top_k_of_teacher
-from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
+from ._distillation import distillation_loss, mixed_loss, top_k_loss
 from ._linear import linear_cross_entropy, linear_distillation_loss, linear_selected_log_probs
 from ._losses import (
     binary_cross_entropy,
     binary_log_loss,
     cross_entropy,
-    entropy_from_logits,
     focal_loss,
     log_loss,
     log_softmax,
-    log_sum_exp,
     nll,
     selected_log_probs,
     soft_cross_entropy,
-    softmax,
 )
 from ._trainer_check import check_trainer
 
 __all__ = [
-    "AccumulationReport",
-    "MicroBatch",
-    "TopK",
-    "Window",
-    "Windows",
-    "accumulate",
-    "binary_cross_entropy",
-    "binary_log_loss",
-    "check_accumulation",
-    "check_trainer",
-    "cross_entropy",
-    "distillation_loss",
-    "entropy_from_logits",
-    "focal_loss",
-    "linear_cross_entropy",
-    "linear_distillation_loss",
-    "linear_selected_log_probs",
-    "log_loss",
-    "log_softmax",
-    "log_sum_exp",
-    "mixed_loss",
-    "nll",
-    "sample_targets",
-    "sampled_loss",
-    "selected_log_probs",
-    "soft_cross_entropy",
-    "softmax",
-    "top_k_loss",
-    "top_k_of_teacher",
-]
+    "AccumulationReport", "MicroBatch", "TopK", "Window", "Windows", "accumulate", "binary_cross_entropy",
+    "binary_log_loss", "check_accumulation", "check_trainer", "cross_entropy", "distillation_loss",
+    "focal_loss", "linear_cross_entropy", "linear_distillation_loss", "linear_selected_log_probs",
+    "log_loss", "log_softmax", "mixed_loss", "nll", "selected_log_probs", "soft_cross_entropy",
+    "top_k_loss", "top_k_of_teacher",
+]  # fmt: skip

@@ -101,7 +101,7 @@ def _plainly(
         out = weight <= 0
 
         def emptied(x: Tensor) -> Tensor:
-            return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 0.0)
+            return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 1.0)
 
         beside = tuple(emptied(x) if x.is_floating_point() else x for x in beside)
         z = emptied(z)
