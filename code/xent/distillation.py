@@ -31,11 +31,7 @@ from ._blocks import Block, Index
 from ._validate import Each, Floats, Number, Reduction, Total, Values
 from ._walk import differentiate_rows, reduce_rows
 
-__all__ = [
-    "distillation_gradient",
-    "distillation_loss",
-    "top_k_loss",
-]
+__all__ = ["distillation_gradient", "distillation_loss", "top_k_loss"]
 
 Scale = Literal["t_squared", "none"]
 Direction = Literal["forward", "reverse", "jsd"]

@@ -33,11 +33,7 @@ from ._walk import (
 )
 from .numerics import sigmoid
 
-__all__ = [
-    "binary_cross_entropy_gradient",
-    "cross_entropy_gradient",
-    "soft_cross_entropy_gradient",
-]
+__all__ = ["binary_cross_entropy_gradient", "cross_entropy_gradient", "soft_cross_entropy_gradient"]
 
 
 def cross_entropy_gradient(

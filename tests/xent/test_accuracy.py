@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import oracle
 import xent
 import xent.torch
-from adversary import refuted, rng
+from adversary import rng
 from xent import gradients
 from xent.distillation import distillation_loss
 from xent.information import cross_entropy, entropy, kl_divergence
@@ -171,15 +171,7 @@ def on_tensors(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
 
 
 Row = Callable[[Array, Array, bool], Iterator[Found]]
-OF_LOGITS = [
-    of_labels,
-    of_distributions,
-    focal,
-    logarithms,
-    probabilities,
-    gradients_of_labels,
-    on_tensors,
-]
+OF_LOGITS = [of_labels, of_distributions, focal, logarithms, probabilities, gradients_of_labels, on_tensors]
 over_logits = pytest.mark.parametrize("row", OF_LOGITS)
 
 
@@ -284,18 +276,6 @@ def test_one_logit(dtype: str, smoothing: float, pos_weight: float | None) -> No
         )
     for got, true in ((xent.sigmoid(z), EXP(-one)), (-xent.log_sigmoid(z), one)):
         within((got, true, 4, None), result_dtype(dtype))
-
-
-@by_dtype
-@pytest.mark.parametrize("c", [0.01, 1000.0])
-def test_a_weight_multiplies_what_underflow_leaves(dtype: str, c: float) -> None:
-    tiny = float(np.finfo(result_dtype(dtype)).tiny)
-    z = (-float(np.log(tiny)) + np.linspace(-8, 17, 400)).astype(dtype)
-    pairs, one_hot = np.stack([z, np.zeros_like(z)], axis=1), np.tile(np.array([1, 0], dtype), (z.size, 1))
-    true = np.array([c * oracle.softplus(-v) for v in oracle.exact(z)])
-    one = xent.binary_cross_entropy(z, np.ones(z.shape), pos_weight=c, reduction="none")
-    for got in (one, xent.soft_cross_entropy(pairs, one_hot, weight=[c, c], reduction="none")):
-        within((got, true, 4, np.maximum(true, 2 * mp.mpf(tiny) * max(c, 1))), result_dtype(dtype))
 
 
 @by_dtype
@@ -546,37 +526,7 @@ def test_rows_that_agree_but_lie_far_apart_keep_their_digits_on_tensors() -> Non
         assert share(xent.torch.distillation_loss, z, v, 100.0, direction) <= 1
 
 
-def test_elsewhere_the_error_is_a_few_times_that() -> None:
-    """Would be refuted by a pair off by ten times as much; the first two are off by more than the sweep's."""
-    g = rng(26)
-    pairs: list[Any] = [([-2.50187206, 0.07559148], [-4.52355546, -1.82940399], 0.1)]
-    pairs += [([-19.95070474, 0.11746733], [-13.9644153, 5.73343281], 0.3)]
-    for _ in range(150):  # one class far below in both, by log-probabilities about one apart
-        T, K = float(g.choice([0.1, 0.7, 1.0, 3.0])), int(g.choice([2, 2, 3]))
-        z = g.normal(size=K) - g.uniform(1, 60) * np.eye(K)[0]
-        pairs.append((T * z, T * (z + g.uniform(0.5, 2) * np.eye(K)[0]), T))
-    rows = [(np.array(z), np.array(v), T, direction) for z, v, T in pairs for direction in DIRECTIONS]
-    worst = max(share(distillation_loss, *row) for row in rows)
-    assert worst <= 10
-    with refuted("the promise of the sweep, everywhere"):
-        assert worst <= 1
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_linear_layers_keep_the_digits_of_a_small_divergence(dtype: str) -> None:
     """As the loss of their logits does."""
     says(by_linear_layers, dtype, 60)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_nor_do_many_classes_lose_them(direction: Any) -> None:
-    """Of two models that nearly agree, down to a loss of the square of a rounding."""
-    g, none = rng(25), (torch.zeros(1, 1), torch.zeros(50_000, 1))
-    for distance in (1e-8, 1e-7, 1e-6, 1e-4):
-        z = torch.tensor(0.1 * g.normal(size=50_000), dtype=torch.float32)
-        v = z + torch.tensor(distance * g.normal(size=50_000), dtype=torch.float32)
-        e = (8 + margin(z.numpy(), v.numpy(), 1.0)) * 2.0**-23
-        true = float(xent.torch.distillation_loss(z[None].double(), v[None].double(), direction=direction))
-        heads = {"student_bias": z, "teacher_bias": v, "direction": direction}
-        off = abs(float(xent.torch.linear_distillation_loss(*none, *none, **heads)) - true)
-        assert off <= e * true

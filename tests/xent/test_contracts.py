@@ -46,15 +46,7 @@ PARTS = (
     *(".distillation", ".torch"),
 )
 # Types, what others return, and `diagnose`, which takes anything that can be called.
-NOT_CALLED = {
-    "MicroBatch",
-    "Window",
-    "Windows",
-    "AccumulationReport",
-    "Diagnosis",
-    "diagnose",
-    "TopK",
-}
+NOT_CALLED = {"MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose", "TopK"}
 INDICES, PROBS, TAIL = torch.tensor([[0, 2]] * 4), torch.tensor([[0.5, 0.25]] * 4), torch.full((4,), 0.25)
 CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
 OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
@@ -801,18 +793,6 @@ def test_what_needs_more_than_one_argument_is_refused(call: Callable[[], Any], s
 def test_what_looks_wrong_is_right(call: Callable[[], Any], value: Any) -> None:
     with np.errstate(all="raise"):
         np.testing.assert_allclose(np.asarray(call(), float), value, rtol=3e-7, atol=1e-300)
-
-
-@pytest.mark.parametrize("deviation", [0.0, 1.0, 3.0, 10.0])
-def test_a_float32_softmax_of_a_large_vocabulary_is_a_distribution_in_float64(deviation: float) -> None:
-    """Its rows sum to one within the rounding of 128,256 terms, beyond 1e-6, whoever computed it."""
-    z = deviation * np.random.default_rng(0).standard_normal((4, 128_256), dtype=np.float32)
-    e = np.exp(z - z.max(axis=-1, keepdims=True))
-    for p in (xent.softmax(z), torch.softmax(torch.from_numpy(z), -1).numpy(), e / e.sum(-1, keepdims=True)):
-        p = p.astype(np.float64)
-        assert soft(z, p) > 0 and xent.log_loss(p, np.zeros(4, int)) > 0
-        with pytest.raises(ValueError, match=r"^probs: .*within 0\.00017 for 128256 .*sum of 0\.999"):
-            xent.log_loss(p * 0.9995, np.zeros(4, int))
 
 
 @pytest.mark.parametrize("classes", [2, 4, 5, 10, 1000])

@@ -274,21 +274,6 @@ def test_the_markov_source_is_the_sum_over_its_sequences() -> None:
     assert SOURCE.kl(SOURCE) == 0.0
 
 
-def test_the_chain_is_its_linear_equations_and_one_letter_is_geometric() -> None:
-    inner, first = SOURCE.transition[:, :-1], SOURCE.initial[:-1]
-    visits = sum(first @ np.linalg.matrix_power(inner, k) for k in range(200))
-    same(SOURCE.visits(), visits)
-    same(SOURCE.mean_length(), 1 + np.sum(visits), 1e-14)
-    rows = (SOURCE.transition * np.log(SOURCE.transition / MODEL.transition)).sum(axis=1)
-    same(SOURCE.kl(MODEL), SOURCE.initial @ np.log(SOURCE.initial / MODEL.initial) + visits @ rows)
-    chain, coin = MarkovSource([0.8, 0.2], [[0.8, 0.2]]), GeometricSource(0.2)
-    same(chain.mean_length(), coin.mean_length(), 1e-14)
-    same(chain.kl(MarkovSource([0.5, 0.5], HALF)), coin.kl(0.5))
-    tiny = 1e-310
-    due = 0.5 * (np.log(0.5) - np.log(tiny)) + 0.5 * np.log(0.5)
-    same(MarkovSource([0.5, 0.5], HALF).kl(MarkovSource([tiny, 1.0], HALF)), due)
-
-
 def test_letters_that_nothing_reaches_do_no_harm() -> None:
     """At the end of the letters or among them, never ended, or impossible to the model: they cost nothing."""
     last = MarkovSource([0.5, 0.3, 0.0, 0.2], [[0.1, 0.4, 0, 0.5], [0.25, 0.15, 0, 0.6], [0.0, 0, 1, 0]])
@@ -386,8 +371,3 @@ def test_what_does_not_go_together_is_refused(call: Callable[[], Any], said: str
     with pytest.raises(ValueError) as caught:
         call()
     assert str(caught.value).startswith(said)
-
-
-def test_a_source_shows_its_parameters() -> None:
-    assert repr(GeometricSource(0.125, 3)) == "GeometricSource(stop=0.125, letters=3)"
-    assert repr(SOURCE) == "MarkovSource(2 letters)"
