@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ import oracle
 import xent
 import xent.torch as xt
 from xent import _blocks, distillation
-from xent.distillation import distillation_gradient, distillation_loss, top_k_loss
+from xent.distillation import distillation_gradient, distillation_loss
 
 Array = np.ndarray[Any, Any]
 INF, NAN, BETA = math.inf, math.nan, 0.25
@@ -397,28 +398,21 @@ def test_a_sum_that_rounding_has_fall_short_of_one_leaves_no_tail_where_all_clas
 
 
 @by_side
-@pytest.mark.parametrize(("dtype", "slack"), [("f2", 1e-2), ("f4", 1e-4), ("f8", 1e-6), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize(("dtype", "slack"), [("float16", 1e-2), ("float32", 1e-4), ("bfloat16", 5e-2)])
 def test_how_far_over_one_a_top_k_may_sum(dtype: str, slack: float, side: str) -> None:
-    orders = "=" if side == "tensors" else "=><"
     if side == "arrays" and dtype == "bfloat16":
         return
-    for order in orders:
-        for over in (0.8 * slack, 1.2 * slack):
-            top: Any = np.full((2, 2), -40.0)
-            top[1, 0] = math.log1p(over)
-            top = (
-                tensor(top).bfloat16()
-                if dtype == "bfloat16"
-                else top.astype(np.dtype(dtype).newbyteorder(order))
-            )
-            given = (np.zeros((2, 3)), top, np.array([[0, 1], [0, 1]]))
-            call = xt.top_k_loss if side == "tensors" else top_k_loss
-            given = tuple(map(torch.as_tensor, given)) if side == "tensors" else given
-            if over < slack:
-                call(*given)
-            else:
-                with pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$"):
-                    call(*given)
+    for over in (0.8 * slack, 1.2 * slack):
+        top: Any = np.full((2, 2), -40.0)
+        top[1, 0] = math.log1p(over)
+        top = tensor(top).to(getattr(torch, dtype)) if side == "tensors" else top.astype(dtype)
+        module, given = (xt, tensor) if side == "tensors" else (distillation, np.asarray)
+        with (
+            nullcontext()
+            if over < slack
+            else pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$")
+        ):
+            module.top_k_loss(given(np.zeros((2, 3))), top, given([[0, 1], [0, 1]]))
 
 
 # --------------------------------------------------------------------- what does not go together is named

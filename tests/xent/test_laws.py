@@ -28,17 +28,11 @@ Named = dict[str, Any]
 by_dtype = pytest.mark.parametrize("dtype", oracle.DTYPES)
 seeds = st.integers(0, 2**32)
 
-# ------------------------------------------------------------------------------- how an array may be stored
+# ------------------------------------------------------------------------------------------ blocks and rows
 
-# Arguments with the classes on an axis.
-FLOATS = {"logits", "x", "probs", "log_probs", "target_probs", "p", "q"}
-FLOATS |= {"student_logits", "teacher_logits", "top_log_probs"}
-INTEGERS = {"targets", "top_indices"}
-BY_CLASS = FLOATS | {"top_indices"}
 MODULES = (xent.numerics, xent.losses, gradients, information, distillation)
 OURS = [getattr(module, name) for module in MODULES for name in module.__all__]
 FUNCTIONS = {f"{f.__module__}.{f.__name__}": f for f in OURS}
-WITH_AXIS = [name for name, f in FUNCTIONS.items() if "axis" in inspect.signature(f).parameters]
 by_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -76,16 +70,6 @@ def same(got: Any, expected: Any, name: str, times: float = 4.0) -> None:
     np.testing.assert_allclose(got, expected, rtol=(1 + gradient) * times * eps, atol=2 * eps * gradient)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
-@pytest.mark.parametrize("name", WITH_AXIS)
-def test_any_axis(name: str, axis: int) -> None:
-    arrays, options = arguments(name, (4, 70, 6), "float64")
-    expected = np.asarray(FUNCTIONS[name](**arrays, **options))
-    placed = {n: np.moveaxis(x, -1, axis).copy() if n in BY_CLASS else x for n, x in arrays.items()}
-    got = FUNCTIONS[name](**placed, **options, axis=axis)
-    same(np.moveaxis(got, axis, -1) if expected.ndim == 3 else got, expected, name)
-
-
 @by_function
 @pytest.mark.parametrize("shape", [(61, 2), (7, 9, 64), (3, 1, 21, 65), (7, 11, 130), (2, 0, 3)])
 @by_dtype
@@ -117,34 +101,6 @@ def test_each_row_is_its_own(name: str, shape: tuple[int, ...]) -> None:
         alone = FUNCTIONS[name](**one, **options)
         assert alone.ndim or isinstance(alone, np.float64)
         same(got[index], alone, name)
-
-
-@by_function
-def test_lists_and_integers_are_float64_and_narrow_floats_float32(name: str) -> None:
-    """And what the caller wants of NumPy's warnings does not matter."""
-    z, y = np.array([[3, 0, 100], [7, 7, 6]]), np.array([1, 2])
-    binary, one_hot = "binary" in name, np.eye(3, dtype=int)[y]
-    table: Named = dict.fromkeys(("alpha", "pos_weight"), z[1]) | {"logits": z, "x": z}
-    table |= dict.fromkeys(("probs", "target_probs", "p", "q"), one_hot) | {"weight": y[[0, 1, 1]]}
-    table |= {"sample_weight": one_hot + 1 if binary else y, "targets": one_hot if binary else y}
-    if name.endswith(".nll"):  # whose only integers are certain
-        table |= {"log_probs": np.zeros((2, 1), int), "targets": y * 0, "weight": y[:1]}
-    table |= {"student_logits": z, "teacher_logits": z[::-1], "top_log_probs": np.zeros((2, 1), int)}
-    table |= {"top_indices": y[:, None]}
-    arrays, options = taken(name, table), taken(name, {"reduction": "none"})
-    floats = {n: x if n in INTEGERS and not binary else x.astype(float) for n, x in arrays.items()}
-    expected = FUNCTIONS[name](**floats, **options)
-    with np.errstate(all="raise"):
-        for kind in (np.asarray, lambda a: a.astype("i1"), lambda a: a.astype(">u4"), np.ndarray.tolist):
-            got = FUNCTIONS[name](**{n: kind(x) for n, x in arrays.items()}, **options)
-            assert got.dtype == np.float64
-            np.testing.assert_array_equal(got, expected)
-    # The wider of two distributions counts, or of logits and a distribution; no weight does, nor binary targets.
-    wide = [n for n in floats if n in FLOATS]
-    for dtypes in ("ee", "fe", "ef", "fd", "de"):
-        narrow = {n: floats[n].astype(d) for n, d in zip(wide, dtypes, strict=False)}
-        result = FUNCTIONS[name](**floats | narrow, **options)
-        assert result.dtype == np.result_type(np.float32, *narrow.values())
 
 
 # ---------------------------------------------------------------------------------------- laws of the losses

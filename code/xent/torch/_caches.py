@@ -85,9 +85,10 @@ def masses_of(
     if indices.ndim != hidden.ndim or indices.shape[:-1] != rows or not 1 <= indices.shape[-1] <= MOST:
         expected = ", ".join([*map(str, rows), "k"])
         raise ValueError(f"{name}: expected indices of shape ({expected}), got {tuple(indices.shape)}")
-    for value, what, shape in ((masses, "probs", indices.shape), (tail, "tail", rows), (indices, "", None)):
+    tensors.same_device(indices, name, hidden)
+    for value, what, shape in ((masses, "probs", indices.shape), (tail, "tail", rows)):
         tensors.same_device(value, name, hidden)
-        if what and value.shape != shape:
+        if value.shape != shape:
             raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
     indices, k = indices.long(), indices.shape[-1]
     if weight is not None:  # what rows hold that do not count is not looked at
