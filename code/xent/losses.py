@@ -37,14 +37,9 @@ from ._walk import binary_targets, distributions_and_weights, labels_and_weights
 from .numerics import log_sigmoid, log_sum_exp
 
 __all__ = [
-    "binary_cross_entropy",
-    "binary_log_loss",
-    "cross_entropy",
-    "focal_loss",
-    "log_loss",
-    "nll",
+    "binary_cross_entropy", "binary_log_loss", "cross_entropy", "focal_loss", "log_loss", "nll",
     "soft_cross_entropy",
-]
+]  # fmt: skip
 
 
 class _Each(TypedDict, total=False):

@@ -27,19 +27,10 @@ from .denominators import in_units, inverses, population, sharing
 from .losses import exponent
 
 __all__ = [
-    "brier_score",
-    "clipped_log_score",
-    "focal_loss",
-    "invert_focal",
-    "invert_smoothing",
-    "invert_weighting",
-    "linear_score",
-    "log_score",
-    "smoothed_log_score",
-    "spherical_score",
-    "weighted_log_score",
-    "zero_one_score",
-]
+    "brier_score", "clipped_log_score", "focal_loss", "invert_focal", "invert_smoothing",
+    "invert_weighting", "linear_score", "log_score", "smoothed_log_score", "spherical_score",
+    "weighted_log_score", "zero_one_score",
+]  # fmt: skip
 
 #: A scoring rule, such as :func:`log_score`, takes reports and outcomes, and returns a cost for each.
 Rule: TypeAlias = Callable[[Any, Any], Any]

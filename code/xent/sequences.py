@@ -65,10 +65,6 @@ class GeometricSource:
         if self.letters < 1:
             raise ValueError(f"letters: expected at least one letter, got {_validate.shown(letters)}")
 
-    def __repr__(self) -> str:
-        """Name the source by its parameters."""
-        return f"GeometricSource(stop={self.stop:g}, letters={self.letters})"
-
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
@@ -86,12 +82,10 @@ class GeometricSource:
         """E[n] = 1/beta."""
         return 1.0 / self.stop
 
-    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
         return 1.0 / denominators.eos_optimum(self.stop, batch_size)
 
-    @np.errstate(all="ignore")
     def entropy(self) -> float:
         r"""Entropy of a sequence in nats, :math:`(h(\beta) + (1 - \beta) \log m) / \beta`."""
         return self.cross_entropy(self.stop)
@@ -192,10 +186,6 @@ class MarkovSource:
         self.transition = _validate.probabilities(rows, "transition", -1).astype(np.float64)
         self._reached = self._check_that_it_ends()
         self._check_how_often_it_visits()
-
-    def __repr__(self) -> str:
-        """Name the source by its size."""
-        return f"MarkovSource({self.initial.size - 1} letters)"
 
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
