@@ -27,28 +27,11 @@ from .numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 __version__ = "0.1.0"
 
 __all__ = [
-    "Diagnosis",
-    "binary_cross_entropy",
-    "binary_log_loss",
-    "cross_entropy",
-    "denominators",
-    "diagnose",
-    "distillation",
-    "elicitation",
-    "focal_loss",
-    "gradients",
-    "information",
-    "log_loss",
-    "log_sigmoid",
-    "log_softmax",
-    "log_sum_exp",
-    "nll",
-    "scoring",
-    "sequences",
-    "sigmoid",
-    "soft_cross_entropy",
+    "Diagnosis", "binary_cross_entropy", "binary_log_loss", "cross_entropy", "denominators", "diagnose",
+    "distillation", "elicitation", "focal_loss", "gradients", "information", "log_loss", "log_sigmoid",
+    "log_softmax", "log_sum_exp", "nll", "scoring", "sequences", "sigmoid", "soft_cross_entropy",
     "softmax",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -43,9 +43,8 @@ def learnt_distribution(
 
     .. math:: Q^*(k) \propto P(k)\, a_k\, \mathrm E\Big[\frac{1}{d_k + S_{B-1}}\Big]
 
-    The loss of a batch is the sum of a(x) (-log Q(x)) over its B items, divided by the sum of their sizes
-    d(x); S_{B-1} is the sum of the sizes of B - 1 items. An item is whatever is drawn as a whole: a sequence
-    whose size is its length, a target whose size is the weight of its class.
+    An item is whatever is drawn as a whole: a sequence whose size d is its length, a target whose size is the weight of
+    its class. S_{B-1} is the sum of the sizes of B - 1 items.
 
     Parameters
     ----------
@@ -63,19 +62,18 @@ def learnt_distribution(
     Returns
     -------
     ndarray of float64, shape (..., K)
-        Q*, which minimises the expected loss among all distributions.
+        Q*, which minimises the expected loss among all distributions; to 12 digits or more, by quadrature.
 
     See Also
     --------
     xent.scoring.invert_weighting : the way back, for class weights.
-    tilted_lengths : for the lengths of a data set.
 
     Notes
     -----
     Exact for independent draws, whatever B is; the appendix on random denominators has the proof. To first
     order Q*(k) / P_a(k) = 1 - (d_k - E_a[d]) / (B E[d]), with P_a proportional to a P and E over `others`: the bias of
     self-normalised importance sampling. T. Hesterberg, *Advances in Importance Sampling*, thesis, Stanford
-    (1988), section 2.5.2. To 12 digits or more, by quadrature.
+    (1988), section 2.5.2.
 
     Examples
     --------
@@ -104,18 +102,9 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     .. math:: q^*(B, \beta) = B\, \mathrm E\Big[\frac1S\Big] = \beta\; {}_2F_1(1, 1; B + 1; 1 - \beta),
               \qquad S \sim \mathrm{NegBin}(B, \beta)
 
-    where S is the number of tokens in the batch. For a batch of one this is beta log(beta) / (beta - 1). The
-    bias is q*/beta - 1 = (1 - beta)/B to first order, and for B >= 2 it lies between (1 - beta)/(B + 1) and
-    (1 - beta)/(B - 1).
-
-    Parameters
-    ----------
-    stop : float
-        The true probability of <eos>, beta, in (0, 1].
-    batch_size : int, default 1
-        Number of sequences that share a denominator, B >= 1.
-
-    The result is above `stop` unless both are the same float.
+    where S is the number of tokens in the batch and beta, in (0, 1], the true probability of <eos>, `stop`. For a batch
+    of one this is beta log(beta) / (beta - 1). The bias is q*/beta - 1 = (1 - beta)/B to first order, and for B >= 2 it
+    lies between (1 - beta)/(B + 1) and (1 - beta)/(B - 1); the result is above `stop` unless both are the same float.
 
     Notes
     -----
@@ -126,10 +115,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     Examples
     --------
     >>> from xent.denominators import eos_optimum
-    >>> eos_optimum(0.5)
-    0.693147...
-    >>> eos_optimum(0.5, 128)
-    0.501953...
+    >>> eos_optimum(0.5), eos_optimum(0.5, 128)
+    (0.693147..., 0.501953...)
     """
     stop = stop_probability(stop, "stop")
     batch_size = sharing(batch_size)
@@ -154,8 +141,8 @@ def length_weights(
     .. math:: w_B(n) = \mathrm E\Big[\frac{1}{n + S_{B-1}}\Big] = \int_0^1 u^{n-1} G(u)^{B-1}\, du,
               \qquad G(u) = \mathrm E[u^n]
 
-    where S_{B-1} is the summed length of B - 1 independent sequences. The expected loss of the batch is
-    B E[w_B(n) l(x)], with l(x) the negative log-likelihood of one sequence.
+    where S_{B-1} is the summed length of B - 1 independent sequences, drawn with replacement. The expected loss of the
+    batch is B E[w_B(n) l(x)], with l(x) the negative log-likelihood of one sequence.
 
     Parameters
     ----------
@@ -166,15 +153,9 @@ def length_weights(
     probabilities : array_like, shape (N,), optional
         The distribution of the lengths. Without it each entry of `lengths` counts 1/N, the empirical one.
 
-    Notes
-    -----
-    The companions are drawn with replacement. To 12 digits or more, by quadrature in about 300 passes over the lengths.
-
     Examples
     --------
     >>> from xent.denominators import length_weights
-    >>> length_weights([1, 2, 4])
-    array([1.  , 0.5 , 0.25])
     >>> length_weights([1, 1, 3, 3], batch_size=2)  # the companion has length 1 or 3
     array([0.375     , 0.375     , 0.20833333, 0.20833333])
     """
@@ -190,16 +171,9 @@ def tilted_lengths(
     .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
               \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}
 
-    with w_B of `length_weights` and n̄_B the mean length in a batch of B. The model learns the harmonic mean
-    of the batch's mean length, which for B = 1 is the harmonic mean of the lengths.
-
-    Arguments as for `length_weights`; the probabilities of the entries sum to one.
-
-    Notes
-    -----
-    Given its length, a sequence is as likely as it was: the tilt depends on the length alone. This is the
-    exact minimiser over all distributions of sequences for independent draws, whatever B is, because the
-    expected loss is linear in -log Q.
+    with arguments and w_B as of `length_weights` and n̄_B the mean length in a batch of B: the model learns the
+    harmonic mean of the batch's mean length. Given its length, a sequence is as likely as it was. This is
+    `learnt_distribution` of the lengths.
 
     Examples
     --------
@@ -244,18 +218,9 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
 
     Examples
     --------
-    Two prompts with two answers each:
-
-    >>> import numpy as np
     >>> from xent.denominators import learnt_lengths
-    >>> lengths, prompts = np.array([9, 11, 90, 110]), np.array(["a", "a", "b", "b"])
-    >>> learnt = learnt_lengths(lengths, 1, prompts)
-    >>> print(learnt)
-    [0.55 0.45 0.55 0.45]
-    >>> for prompt in ("a", "b"):  # 10 and 100 tokens in the data
-    ...     print((learnt * lengths)[prompts == prompt].sum().round(2))
-    9.9
-    99.0
+    >>> learnt_lengths([9, 11, 90, 110], 1, ["a", "a", "b", "b"])  # means 9.9 and 99, in the data 10 and 100
+    array([0.55, 0.45, 0.55, 0.45])
     """
     values, share = _length_probs(lengths, None)
     weight = inverses(values, share, sharing(batch_size))

@@ -1,4 +1,4 @@
-r"""Distillation: losses of a student's logits against a teacher's, their gradients, and what a cache holds.
+"""Distillation: losses of a student's logits against a teacher's, and their gradients.
 
 With z the student's logits, v the teacher's and a temperature T,
 
@@ -27,19 +27,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
-from ._blocks import Block, Index, over_rows
+from ._blocks import Block, Index
 from ._validate import Each, Floats, Number, Reduction, Total, Values
-from ._walk import differentiate_rows, labels_and_weights, reduce_rows
-from .losses import cross_entropy
+from ._walk import differentiate_rows, reduce_rows
 
-__all__ = [
-    "distillation_gradient",
-    "distillation_loss",
-    "mixed_loss",
-    "sample_targets",
-    "sampled_loss",
-    "top_k_loss",
-]
+__all__ = ["distillation_gradient", "distillation_loss", "top_k_loss"]
 
 Scale = Literal["t_squared", "none"]
 Direction = Literal["forward", "reverse", "jsd"]
@@ -65,11 +57,6 @@ class _Heat(_Rows, total=False):
     scale: Scale
     direction: Direction
     beta: float
-
-
-class _Mixed(_Heat, total=False):
-    alpha: float
-    ignore_index: int | None
 
 
 @overload
@@ -115,15 +102,8 @@ def distillation_loss(
         The teacher's share of m, in (0, 1), for "jsd" alone. Divided by beta it tends to the forward
         divergence as beta goes to 0; divided by 1 - beta, to the reverse one as beta goes to 1. In TRL's
         GKDTrainer, whose beta this is, 0 and 1 stand for these two; here "forward" and "reverse" do.
-    axis : int, default -1
-        The class axis.
-    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
-        Weight of each row, finite and >= 0. A row of weight zero does not count, whatever it holds: booleans
-        are a mask of what does.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l. All K classes of a row make one l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    axis, sample_weight, reduction, denominator
+        As in `xent.cross_entropy`, with a target for each row. All K classes of a row make one l.
 
     Returns
     -------
@@ -141,10 +121,8 @@ def distillation_loss(
     Examples
     --------
     >>> from xent.distillation import distillation_loss
-    >>> float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]]))
-    0.327813...
-    >>> float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]], temperature=1e9))
-    0.5
+    >>> [float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]], temperature=T)) for T in (1.0, 1e9)]
+    [0.327813..., 0.5]
     """
     z, v, axis = _pair(student_logits, teacher_logits, axis)
     temperature, squared = divergence_settings(temperature, scale, direction)
@@ -180,29 +158,16 @@ def distillation_gradient(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Floats:
-    r"""Gradient of `distillation_loss` with respect to the student's logits.
+    r"""Gradient of `distillation_loss`, whose arguments it takes, with respect to the student's logits.
 
     .. math:: \frac{\partial}{\partial z_k} T^2 \mathrm{KL}(p \,\|\, q) = T (q_k - p_k), \qquad
               \frac{\partial}{\partial z_k} T^2 \mathrm{KL}(q \,\|\, p) =
               T q_k \Bigl(\log\frac{q_k}{p_k} - \mathrm{KL}(q \,\|\, p)\Bigr)
 
-    and for "jsd" 1 - beta times the second, with the mixture m in the place of p.
-
-    Parameters
-    ----------
-    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight, denominator
-        As in `distillation_loss`; without the scale the formulas have 1/T in the place of T.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate. "none", the gradient of each row's own loss, is the same as "sum".
-
-    Returns
-    -------
-    ndarray, shape of `student_logits`
-        float32 if both logits are float16 or float32, else float64. Zero where a row does not count.
-
-    Notes
-    -----
-    A forward divergence of inf has the formula's value, T (q - p); a reverse one has no gradient, and its row is nan.
+    and for "jsd" 1 - beta times the second, with the mixture m in the place of p; without the scale 1/T stands in the
+    place of T. As in `xent.gradients`, the gradient is zero where a row does not count, and "none" is the same as
+    "sum". A forward divergence of inf has the formula's value, T (q - p); a reverse one has no gradient, and its row
+    is nan.
 
     Examples
     --------
@@ -235,85 +200,6 @@ def distillation_gradient(
 
     dtype = np.promote_types(z.dtype, v.dtype)
     return differentiate_rows(rows, axis, w, settings, dtype=dtype, student_logits=z, teacher_logits=v)
-
-
-@overload
-def mixed_loss(
-    student_logits: ArrayLike,
-    teacher_logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    reduction: Each,
-    **how: Unpack[_Mixed],
-) -> Floats: ...
-@overload
-def mixed_loss(
-    student_logits: ArrayLike,
-    teacher_logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    reduction: Total = ...,
-    **how: Unpack[_Mixed],
-) -> Number: ...
-def mixed_loss(
-    student_logits: ArrayLike,
-    teacher_logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    alpha: float = 0.5,
-    temperature: float = 1.0,
-    scale: Scale = "t_squared",
-    direction: Direction = "forward",
-    beta: float = 0.5,
-    axis: int = -1,
-    sample_weight: ArrayLike | None = None,
-    ignore_index: int | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Values:
-    r"""Mixture of the cross-entropy with the labels and the divergence from the teacher.
-
-    .. math:: \ell = (1-\alpha) \bigl(-\log \operatorname{softmax}(z)_y\bigr) + \alpha\, \ell_{\mathrm{KD}}
-
-    The hard part has temperature 1, and both parts have the same denominator: the rows whose label counts.
-
-    Parameters
-    ----------
-    student_logits, teacher_logits, temperature, scale, direction, beta, axis
-        As in `distillation_loss`.
-    targets : array_like of integers, shape of `student_logits` without `axis`
-        Class indices in [0, K).
-    alpha : float, default 0.5
-        Weight of the soft part, in [0, 1]. A part of weight zero is left out, also where it is infinite.
-    ignore_index : int, optional
-        Rows with this target count in neither part, nor in the mean.
-    sample_weight, reduction, denominator
-        As in `distillation_loss`, in both parts.
-
-    Examples
-    --------
-    >>> from xent.distillation import mixed_loss
-    >>> float(mixed_loss([[0.0, 0.0], [9.0, 9.0]], [[2.0, 0.0], [0.0, 0.0]], [0, -100], ignore_index=-100))
-    0.510480...
-    """
-    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-    common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    heat: dict[str, Any] = {"temperature": temperature, "scale": scale, "direction": direction, "beta": beta}
-    student, axis = check.logits_array(student_logits, "student_logits", axis)
-    _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
-    soft: Values = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
-    hard: Values = cross_entropy(
-        student.astype(soft.dtype), targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
-    )
-    kind = soft.dtype.type
-    alpha = check.held(alpha, soft.dtype)
-    # 0 * inf = 0 here too: a part of weight zero is left out.
-    if alpha == 0:
-        return hard
-    if alpha == 1:
-        return soft
-    with np.errstate(all="ignore"):
-        return kind(1 - alpha) * hard + kind(alpha) * soft
 
 
 @overload
@@ -362,6 +248,8 @@ def top_k_loss(
     ----------
     student_logits, axis, sample_weight, reduction, denominator
         As in `distillation_loss`, but a row of weight zero needs a valid top k too; all three have one class axis.
+        For a temperature T pass logits / T and the teacher's log-probabilities at T: in general, a cached top k at one
+        temperature does not determine that at another.
     top_log_probs : array_like, shape (..., k, ...)
         Log-probabilities of k of the K classes, of the whole softmax: their exponentials sum to at most one
         (within the tolerance of `xent.soft_cross_entropy`).
@@ -377,19 +265,11 @@ def top_k_loss(
         Loss in nats. With k = K all treatments are KL(p || q). "truncated" can be negative, since it lacks
         terms of a divergence; the others cannot, beyond rounding.
 
-    Notes
-    -----
-    For a temperature T pass `student_logits` / T and the teacher's log-probabilities at T; in general, a
-    cached top k at one temperature does not determine that at another.
-
     Examples
     --------
     >>> import numpy as np
     >>> from xent.distillation import top_k_loss
-    >>> top = np.log([0.5, 0.3])
-    >>> abs(float(top_k_loss(np.log([0.5, 0.3, 0.1, 0.1]), top, [0, 1]))) < 1e-12
-    True
-    >>> float(top_k_loss(np.log([0.625, 0.375, 1e-9, 1e-9]), top, [0, 1], treatment="renormalised")) < 1e-8
+    >>> abs(float(top_k_loss(np.log([0.5, 0.3, 0.1, 0.1]), np.log([0.5, 0.3]), [0, 1]))) < 1e-12
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
@@ -404,7 +284,11 @@ def top_k_loss(
     check.same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
-    check_top_k(np.sort(indices), mass, log_p.max(-1), log_p.dtype.newbyteorder("="), treatment)
+    check_top_k(np.sort(indices), mass, log_p.dtype.newbyteorder("="))
+    if treatment.startswith("renormalised"):
+        check.refuse_where(
+            log_p.max(-1) == -np.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0"
+        )
     settings = check.reduction_arguments(reduction, denominator)
     w = check.sample_weights(sample_weight, z.shape[:-1])
 
@@ -427,149 +311,6 @@ def top_k_loss(
 
     dtype = np.promote_types(z.dtype, log_p.dtype)
     return reduce_rows(losses, axis, w, settings, dtype=dtype, student_logits=z)
-
-
-def sample_targets(
-    teacher_logits: ArrayLike,
-    samples: int,
-    rng: np.random.Generator,
-    *,
-    proposal_temperature: float = 1.0,
-    axis: int = -1,
-) -> tuple[NDArray[np.intp], Floats]:
-    r"""Draw classes from a teacher, with the weights that make `sampled_loss` unbiased.
-
-    .. math:: k_1, \dots, k_n \sim r = \operatorname{softmax}(v / \tau), \qquad
-              w_i = \frac{p_{k_i}}{n\, r_{k_i}}
-
-    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k), p = softmax(v), unless an r_k is below about 1e-15.
-
-    Parameters
-    ----------
-    teacher_logits : array_like, shape (..., K, ...)
-        Logits v; divide by the distillation temperature first if there is one.
-    samples : int
-        How many draws n each row gets, with replacement.
-    rng : numpy.random.Generator
-        Where the draws come from.
-    proposal_temperature : float, default 1
-        tau > 0. At 1 a class is drawn as often as the teacher says, and all weights are 1/n.
-    axis : int, default -1
-        The class axis.
-
-    Returns
-    -------
-    indices : ndarray of integers, shape (..., n, ...)
-        Classes, repeated as often as they were drawn.
-    importance_weights : ndarray, shape of `indices`
-        Their weights, in float64; they are not normalised, which would make them biased where tau is not 1.
-
-    Notes
-    -----
-    Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xent.distillation import sample_targets
-    >>> indices, weights = sample_targets([[0.0, -np.inf], [-np.inf, 0.0]], 4, np.random.default_rng(0))
-    >>> indices
-    array([[0, 0, 0, 0],
-           [1, 1, 1, 1]])
-    >>> weights[0]
-    array([0.25, 0.25, 0.25, 0.25])
-    """
-    v, axis = _logits(teacher_logits, "teacher_logits", axis)
-    samples = check.count(samples, "samples")
-    rng = check.generator(rng)
-    tau = above_zero(proposal_temperature, "proposal_temperature")
-    indices = np.empty((*v.shape[:-1], samples), np.intp)
-    drawn = np.empty(indices.shape)
-
-    def draw(block: Block, index: Index) -> Floats:
-        teacher = _wide(block.rows)
-        log_r = _log_softmax((teacher - teacher.max(-1, keepdims=True)) / tau)
-        # The cumulative sum is divided by its last value, so that no draw falls behind it; a class of
-        # probability zero adds nothing and is never the first to exceed a draw.
-        steps = np.cumsum(np.exp(log_r), -1)
-        steps /= steps[:, -1:]
-        u = rng.random((len(teacher), samples))
-        at = np.stack([np.searchsorted(s, x, side="right") for s, x in zip(steps, u, strict=True)])
-        at = np.minimum(at, teacher.shape[-1] - 1)  # of a row without a softmax, which is refused in the end
-        indices[index] = at.reshape(indices[index].shape)
-        ratio = np.take_along_axis(_log_softmax(teacher) - log_r, at, -1)
-        return _defined(np.exp(ratio) / samples, teacher)
-
-    over_rows(draw, drawn, axis, teacher_logits=v)
-    return np.moveaxis(indices, -1, axis), np.moveaxis(drawn, -1, axis)
-
-
-@overload
-def sampled_loss(
-    student_logits: ArrayLike,
-    indices: ArrayLike,
-    importance_weights: ArrayLike,
-    *,
-    reduction: Each,
-    **how: Unpack[_Rows],
-) -> Floats: ...
-@overload
-def sampled_loss(
-    student_logits: ArrayLike,
-    indices: ArrayLike,
-    importance_weights: ArrayLike,
-    *,
-    reduction: Total = ...,
-    **how: Unpack[_Rows],
-) -> Number: ...
-def sampled_loss(
-    student_logits: ArrayLike,
-    indices: ArrayLike,
-    importance_weights: ArrayLike,
-    *,
-    axis: int = -1,
-    sample_weight: ArrayLike | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Values:
-    r"""Cross-entropy with sampled targets: an unbiased estimate of the one with the whole teacher.
-
-    .. math:: \ell = -\sum_i w_i \log q_{k_i}, \qquad q = \operatorname{softmax}(z)
-
-    Parameters
-    ----------
-    student_logits, axis, sample_weight, reduction, denominator
-        As in `distillation_loss`, but a row of weight zero needs valid draws too; all three have one class axis.
-    indices : array_like of integers, shape (..., n, ...)
-        Sampled classes; a class may occur more than once.
-    importance_weights : array_like, shape of `indices`
-        Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
-
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats; its expectation is the teacher's entropy plus KL(p || q).
-
-    Examples
-    --------
-    >>> from xent.distillation import sampled_loss
-    >>> float(sampled_loss([[0.0, 0.0]], [[0, 0, 1]], [[0.5, 0.25, 0.25]]))
-    0.693147...
-    """
-    z, axis = _logits(student_logits, "student_logits", axis)
-    chosen = _class_choices(indices, "indices", z, axis)
-    masses = check.weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
-    masses = np.moveaxis(masses, axis, -1)
-    settings = check.reduction_arguments(reduction, denominator)
-    w = check.sample_weights(sample_weight, z.shape[:-1])
-
-    def losses(block: Block, index: Index) -> Floats:
-        student, at = _wide(block.rows), chosen[index].reshape(len(block.rows), -1)
-        mass = masses[index].reshape(at.shape)
-        lq = np.take_along_axis(_log_softmax(student), at, -1)
-        return _defined(np.where(mass > 0, -mass * lq, 0.0).sum(-1), student)
-
-    return reduce_rows(losses, axis, w, settings, student_logits=z)
 
 
 # The arithmetic, on rows in float64.
@@ -673,17 +414,13 @@ def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     return np.moveaxis(array, axis, -1), axis
 
 
-def check_top_k(
-    ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str, refuse_where: Any = check.refuse_where
-) -> None:
+def check_top_k(ordered: Any, mass: Any, dtype: Any, refuse_where: Any = check.refuse_where) -> None:
     """Refuse classes, sorted, that repeat, or masses above one; arrays and tensors alike."""
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
     refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
     slack = check.sum_tolerance(dtype, ordered.shape[-1])
     expected = f"log-probabilities whose exponentials sum to at most one (within {slack:.2g} for {dtype})"
     refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
-    if treatment.startswith("renormalised"):
-        refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
 
 
 def above_zero(value: Any, name: str) -> float:

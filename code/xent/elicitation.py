@@ -82,15 +82,13 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
 
     Notes
     -----
-    The search sees the rule as a black box and is not told p as a report. It tries a lattice over the
-    simplex, corners and middles of edges included, and improves the best few points, far from each other, by
-    line searches that move mass from one class to another, and along the sum of the last such moves. A line
-    search covers its whole segment, ends included, so that it may end exactly on a face or at a corner.
-
-    Where the expected cost at its minimum is at most its curvature, alike in all directions, and nothing traps the
-    search, the report is accurate to about 1e-7: a smaller move changes the cost by less than its rounding. Rules that
-    are sums over classes of a convex function of one probability, finite above 0, and smooth convex ones cannot trap
-    it, though a narrow valley may end it early; any other may. The work grows faster than K^3.
+    The search is not told p as a report. It tries a lattice over the simplex, corners and middles of edges included,
+    and improves the best few points, far from each other, by line searches from face to face that move mass from one
+    class to another, and along the sum of the last such moves. Where the expected cost at its minimum is at most its
+    curvature, alike in all directions, and nothing traps the search, the report is accurate to about 1e-7: a smaller
+    move changes the cost by less than its rounding. Rules that are sums over classes of a convex function of one
+    probability, finite above 0, and smooth convex ones cannot trap it, though a narrow valley may end it early; any
+    other may. The work grows faster than K^3.
 
     Examples
     --------

@@ -1,9 +1,10 @@
-"""Entropy, cross-entropy and divergences between distributions that are given as probabilities.
+"""Entropy, cross-entropy and divergence of distributions that are given as probabilities.
 
-Distributions are arrays of probabilities that sum to one along `axis`, within a tolerance; anything else is refused,
-never renormalised. Results are in nats, or in units of log `base` (2: bits). Those from probabilities are summed in
-float64 and within 4 machine epsilons of themselves over the sweeps of tests/xent/test_accuracy.py: up to 500
-classes, q far from p or as close as 1e-6, against 40 digits of mpmath.
+Distributions are array_like, of shape (..., K, ...), and sum to one along `axis` within a tolerance; anything else is
+refused, never renormalised. What comes back has their shape without `axis`, in float32 for float16 and float32, float64
+otherwise, in nats or in units of log `base` (> 0 and not 1; 2: bits; below 1 the sign turns). It is summed in float64
+and within 4 machine epsilons of itself over the sweeps of tests/xent/test_accuracy.py: up to 500 classes, q far from p
+or as close as 1e-6, against 40 digits of mpmath.
 """
 
 from __future__ import annotations
@@ -12,34 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr, rel_entr, xlogy
 
-from ._blocks import Block, Index, over_rows
 from ._validate import Floats, Values, logits_array, probabilities, real_array, same_shape, unit
 
-__all__ = ["cross_entropy", "entropy", "entropy_from_logits", "js_divergence", "kl_divergence"]
+__all__ = ["cross_entropy", "entropy", "kl_divergence"]
 
 
 @np.errstate(all="ignore")
 def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
-    r"""Shannon entropy: the expected surprise under p.
+    r"""Shannon entropy: the expected surprise under p; between 0 and log K up to rounding.
 
     .. math:: H(p) = -\sum_k p_k \log p_k, \qquad 0 \log 0 = 0
 
-    Parameters
-    ----------
-    p : array_like, shape (..., K, ...)
-        Distributions along `axis`.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm, > 0 and not 1. Natural (nats) by default; 2 gives bits; below 1 the sign turns.
-
-    Returns
-    -------
-    scalar or ndarray
-        Entropy, between 0 and log K up to rounding; float32 for float16 and float32, float64 otherwise.
-
-    Notes
-    -----
     Shannon, *A Mathematical Theory of Communication*, Bell System Technical Journal 27 (1948).
 
     Examples
@@ -52,71 +36,15 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Value
     return _result(entr(p.astype(np.float64)), axis, base, p)
 
 
-def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
-    r"""Shannon entropy of the softmax of logits.
-
-    .. math:: H(p) = \log\sum_j e^{z_j} - \sum_k p_k z_k, \qquad p = \operatorname{softmax}(z)
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
-    axis, base
-        As in `entropy`.
-
-    Returns
-    -------
-    scalar or ndarray
-        Entropy, between 0 and log K up to rounding; float32 for logits of float16 and float32, float64 otherwise.
-        In nats and above 1e-30, H is within ``4 + log(K / H) / 2`` epsilons of itself (4 more where terms round
-        alike), also where probabilities round to 0 and 1.
-
-    Examples
-    --------
-    >>> from xent.information import entropy_from_logits
-    >>> float(entropy_from_logits([0.0, 0.0], base=2))
-    1.0
-    >>> float(entropy_from_logits([0.0, -50.0]))  # of the probabilities it would be 0
-    9.836624...e-21
-    """
-    logits, axis = logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    out = np.empty(moved.shape[:-1])
-
-    def value(block: Block, _: Index) -> Floats:
-        highest = block.argmax()
-        block.shift()
-        gaps = np.where(np.isneginf(block.work), 0.0, -block.work)
-        terms = block.exponentiate_without(highest)
-        # H = log sum exp(z - m) + sum_k p_k (m - z_k), all of whose terms are >= 0.
-        return np.asarray(np.log1p(terms.others) + (block.work * gaps).sum(axis=1) / (1 + terms.others))
-
-    over_rows(value, out, axis, logits=moved)
-    return _result(out[..., None], -1, base, logits)
-
-
 @np.errstate(all="ignore")
 def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
-    r"""Cross-entropy: the expected surprise of someone who believes q, under p.
+    r"""Cross-entropy: the expected surprise of someone who believes q, under p; +inf where q misses an outcome of p.
 
     .. math:: H(p, q) = -\sum_k p_k \log q_k
 
-    Parameters
-    ----------
-    p, q : array_like, shape (..., K, ...)
-        Distributions along `axis`, of one shape. p is the data's distribution, q the model's.
-    axis, base
-        As in `entropy`.
-
-    Returns
-    -------
-    scalar or ndarray
-        In nats at least H(p) up to rounding, +inf where q misses an outcome of p.
-
     See Also
     --------
-    xent.cross_entropy : the loss, from logits and class indices.
-    xent.soft_cross_entropy : the same quantity with q given by its logits.
+    xent.cross_entropy, xent.soft_cross_entropy : the losses, with q given by its logits.
 
     Examples
     --------
@@ -134,7 +62,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_k p_k \log \frac{p_k}{q_k} = H(p, q) - H(p)
 
-    Arguments as in `cross_entropy`. In nats never negative, zero for p = q, +inf where q misses an outcome of p.
+    In nats never negative, zero for p = q, +inf where q misses an outcome of p.
 
     Notes
     -----
@@ -145,36 +73,11 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     Examples
     --------
     >>> from xent.information import kl_divergence
-    >>> float(kl_divergence([0.5, 0.5], [0.25, 0.75]))
-    0.143841...
-    >>> float(kl_divergence([0.5, 0.5], [1.0, 0.0]))
-    inf
+    >>> float(kl_divergence([0.5, 0.5], [0.25, 0.75])), float(kl_divergence([0.5, 0.5], [1.0, 0.0]))
+    (0.143841..., inf)
     """
     p, q, axis = _pair(p, q, axis)
     return _result(excess(p.astype(np.float64), q.astype(np.float64)), axis, base, p, q)
-
-
-@np.errstate(all="ignore")
-def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
-    r"""Jensen-Shannon divergence: symmetric, and at most log 2 up to rounding.
-
-    .. math:: \mathrm{JS}(p, q) = \tfrac12 \mathrm{KL}(p \,\|\, m) + \tfrac12 \mathrm{KL}(q \,\|\, m),
-              \qquad m = \tfrac12 (p + q)
-
-    Arguments as in `cross_entropy`. J. Lin, *Divergence Measures Based on the Shannon Entropy*, IEEE Transactions on
-    Information Theory 37 (1991) 145-151.
-
-    Examples
-    --------
-    >>> from xent.information import js_divergence
-    >>> float(js_divergence([1.0, 0.0], [0.0, 1.0], base=2))
-    1.0
-    """
-    p, q, axis = _pair(p, q, axis)
-    a, b = p.astype(np.float64), q.astype(np.float64)
-    # Everything doubled, so that m = (p + q) / 2 cannot underflow to zero where p or q is not zero.
-    m = a + b
-    return _result(0.25 * (excess(2 * a, m) + excess(2 * b, m)), axis, base, p, q)
 
 
 def excess(p: Floats, q: Floats) -> Floats:

@@ -1,7 +1,8 @@
 """Log-sum-exp, softmax and sigmoid that neither overflow nor lose the digits that a loss needs.
 
-All functions take logits as array_like of float16, float32, float64 or integers, and return float32 for
-float16 and float32, float64 otherwise. Logits may be -inf (an impossible class); nan raises `ValueError`.
+All functions take logits as array_like of float16, float32, float64 or integers, with the classes along `axis` (the
+last one), and return float32 for float16 and float32, float64 otherwise. Logits may be -inf (an impossible class); nan
+raises `ValueError`.
 
 Errors are stated in machine epsilons of the result's dtype (1.2e-7, 2.2e-16); they may be 4 larger where terms
 round alike. They hold over the sweep of tests/xent/test_accuracy.py: 1 to 1000 classes, logits up to 4e4, against 40
@@ -33,8 +34,6 @@ def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Any:
     ----------
     x : array_like, shape (..., K, ...)
         Real numbers; -inf counts as a term of zero, +inf makes the sum +inf.
-    axis : int, default -1
-        The axis to sum over.
 
     Returns
     -------
@@ -43,17 +42,15 @@ def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Any:
 
     Notes
     -----
-    The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp` (which has factors
-    and several axes): Blanchard, Higham & Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA J.
-    Numer. Anal. 41 (2021) 2311-2330.
+    The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp`: Blanchard,
+    Higham & Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA J. Numer. Anal. 41 (2021)
+    2311-2330.
 
     Examples
     --------
     >>> from xent import log_sum_exp
-    >>> float(log_sum_exp([1000.0, 1000.0]) - 1000)
-    0.693147180559...
-    >>> float(log_sum_exp([0.0, -40.0]))
-    4.248354255291...e-18
+    >>> float(log_sum_exp([1000.0, 1000.0]) - 1000), float(log_sum_exp([0.0, -40.0]))
+    (0.693147180559..., 4.248354255291...e-18)
     """
     x, axis = check.logits_array(x, "x", axis)
     rows = np.moveaxis(x, axis, -1)
@@ -81,8 +78,6 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     ----------
     logits : array_like, shape (..., K, ...)
         Logits z; at least one in each row is finite, none is +inf.
-    axis : int, default -1
-        The class axis.
 
     Returns
     -------
@@ -110,14 +105,9 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
 
 @check.named_axis
 def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
-    r"""Softmax: the probabilities that logits stand for.
+    r"""Softmax: the probabilities that logits, given as to `log_softmax`, stand for.
 
     .. math:: p_k = \frac{e^{z_k}}{\sum_j e^{z_j}}
-
-    Parameters
-    ----------
-    logits, axis
-        As in `log_softmax`.
 
     Returns
     -------
@@ -143,19 +133,12 @@ def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
 
 
 def sigmoid(logits: ArrayLike) -> Any:
-    r"""Logistic function: the probability that one logit stands for.
+    r"""Logistic function: the probability that one logit, of an array_like of any shape, stands for.
 
     .. math:: \sigma(z) = \frac{1}{1 + e^{-z}}
 
-    Parameters
-    ----------
-    logits : array_like
-        Logits z of any shape; infinities are allowed.
-
-    Returns
-    -------
-    ndarray or scalar
-        Probabilities of the same shape, within 4 epsilons of themselves, also in the lower tail.
+    Infinities are allowed. The probabilities, of the same shape, are within 4 epsilons of themselves, also in the lower
+    tail.
 
     Examples
     --------
@@ -174,15 +157,7 @@ def log_sigmoid(logits: ArrayLike) -> Any:
 
     .. math:: \log\sigma(z) = \min(z, 0) - \log(1 + e^{-|z|})
 
-    Parameters
-    ----------
-    logits : array_like
-        Logits z of any shape; infinities are allowed.
-
-    Returns
-    -------
-    ndarray or scalar
-        Log-probabilities in nats, of the same shape, within 4 epsilons of themselves in both tails.
+    As `sigmoid`; in nats, within 4 epsilons of themselves in both tails.
 
     Examples
     --------

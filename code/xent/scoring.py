@@ -27,20 +27,10 @@ from .denominators import in_units, inverses, population, sharing
 from .losses import exponent
 
 __all__ = [
-    "Rule",
-    "brier_score",
-    "clipped_log_score",
-    "focal_loss",
-    "invert_focal",
-    "invert_smoothing",
-    "invert_weighting",
-    "linear_score",
-    "log_score",
-    "smoothed_log_score",
-    "spherical_score",
-    "weighted_log_score",
-    "zero_one_score",
-]
+    "brier_score", "clipped_log_score", "focal_loss", "invert_focal", "invert_smoothing",
+    "invert_weighting", "linear_score", "log_score", "smoothed_log_score", "spherical_score",
+    "weighted_log_score", "zero_one_score",
+]  # fmt: skip
 
 #: A scoring rule, such as :func:`log_score`, takes reports and outcomes, and returns a cost for each.
 Rule: TypeAlias = Callable[[Any, Any], Any]
@@ -66,14 +56,11 @@ def log_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     scalar or ndarray, shape (...)
         Cost in nats, +inf where an outcome was called impossible.
 
-    See Also
-    --------
-    xent.cross_entropy : the same from logits, which keeps the digits that probabilities have lost.
-
     Notes
     -----
-    The expected cost exceeds its minimum by KL(p || q). I. J. Good, *Rational Decisions*, Journal of the
-    Royal Statistical Society B 14 (1952) 107-114.
+    The expected cost exceeds its minimum by KL(p || q). `xent.cross_entropy` is the same from logits, which keep the
+    digits that probabilities have lost. I. J. Good, *Rational Decisions*, Journal of the Royal Statistical Society B 14
+    (1952) 107-114.
 
     Examples
     --------
@@ -91,8 +78,6 @@ def brier_score(probs: ArrayLike, targets: ArrayLike) -> Values:
 
     .. math:: s(q, y) = \sum_k (q_k - [k = y])^2
 
-    Notes
-    -----
     Between 0 and 2. The sum is over all classes, as in Brier's paper; for two classes it is twice the squared error
     of one probability. The expected cost exceeds its minimum by the squared distance of p and q. G. W. Brier,
     *Verification of Forecasts Expressed in Terms of Probability*, Monthly Weather Review 78 (1950) 1-3.
@@ -116,8 +101,6 @@ def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Values:
 
     .. math:: s(q, y) = 1 - \frac{q_y}{\lVert q \rVert_2}
 
-    Notes
-    -----
     Between 0 and 1; the one is added so that a certain hit costs nothing. T. Gneiting and A. E. Raftery, *Strictly
     Proper Scoring Rules, Prediction, and Estimation*, Journal of the American Statistical Association 102 (2007).
 
@@ -137,16 +120,13 @@ def linear_score(probs: ArrayLike, targets: ArrayLike) -> Values:
 
     .. math:: s(q, y) = 1 - q_y = \tfrac12 \sum_k \bigl| q_k - [k = y] \bigr|
 
-    Notes
-    -----
     The expected cost is linear in the report: all mass on the most probable class is among the cheapest.
 
     Examples
     --------
-    >>> from xent.elicitation import elicited
     >>> from xent.scoring import linear_score
-    >>> elicited(linear_score, [0.5, 0.3, 0.2])
-    array([1., 0., 0.])
+    >>> float(linear_score([0.75, 0.25], 0))
+    0.25
     """
     q, own, _ = _report(probs, targets)
     return _result(1 - own, q)
@@ -174,17 +154,10 @@ def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Values:
 
 @np.errstate(all="ignore")
 def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7) -> Values:
-    r"""Logarithmic score of a clipped probability: for three classes or more improper.
+    r"""Logarithmic score of a probability clipped into [eps, 1 - eps], 0 < eps < 1/2: for 3 or more classes improper.
 
     .. math:: s(q, y) = -\log \min(\max(q_y, \varepsilon), 1 - \varepsilon)
 
-    Parameters
-    ----------
-    eps : float, default 1e-7
-        Where both ends are cut off, in (0, 1/2).
-
-    Notes
-    -----
     With two classes every report below eps costs the same, and the honest report is one of the cheapest.
     With more it may pay to take a class of small probability down to zero and to spread what this frees.
 
@@ -193,11 +166,9 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
     >>> from functools import partial
     >>> from xent.elicitation import expected_score
     >>> from xent.scoring import clipped_log_score
-    >>> rule, p = partial(clipped_log_score, eps=0.1), [0.5, 0.45, 0.05]
-    >>> round(float(expected_score(rule, p, p)), 4)
-    0.821
-    >>> round(float(expected_score(rule, p, [0.5 / 0.95, 0.45 / 0.95, 0.0])), 4)
-    0.7723
+    >>> p, lie = [0.5, 0.45, 0.05], [0.5 / 0.95, 0.45 / 0.95, 0.0]
+    >>> expected_score(partial(clipped_log_score, eps=0.1), p, [p, lie]).round(4)
+    array([0.821 , 0.7723])
     """
     eps = check.number(eps, "eps", "a number in (0, 1/2)", 0.0, 0.5)
     q, own, _ = _report(probs, targets)
@@ -210,19 +181,9 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> V
 
     .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
 
-    Parameters
-    ----------
-    gamma : float, default 2
-        How strongly easy outcomes are discounted, >= 0; zero is the logarithmic score.
-
-    See Also
-    --------
-    xent.focal_loss : the same from logits, as a loss.
-
-    Notes
-    -----
-    Improper for gamma > 0 and yet classification-calibrated: the order of the classes survives. T.-Y. Lin
-    et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002.
+    `gamma` >= 0 says how strongly easy outcomes are discounted; zero is the logarithmic score. Improper for gamma > 0
+    and yet classification-calibrated: the order of the classes survives. T.-Y. Lin et al., *Focal Loss for Dense
+    Object Detection*, 2017, arXiv:1708.02002. As a loss, from logits: `xent.focal_loss`.
 
     Examples
     --------
@@ -243,10 +204,7 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
 
     .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
 
-    Parameters
-    ----------
-    label_smoothing : float
-        Mass epsilon in [0, 1] that is spread evenly over all K classes.
+    `label_smoothing` is the mass epsilon in [0, 1] that is spread evenly over all K classes.
 
     Examples
     --------
@@ -269,14 +227,9 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
 
 @np.errstate(all="ignore")
 def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Values:
-    r"""Logarithmic score with a weight for each class: elicits w p, normalised; see `invert_weighting`.
+    r"""Logarithmic score with a weight >= 0 for each of the K classes: elicits w p, normalised; see `invert_weighting`.
 
     .. math:: s(q, y) = -w_y \log q_y
-
-    Parameters
-    ----------
-    weight : array_like, shape (K,)
-        Weight of an outcome by its class, finite and >= 0.
 
     Examples
     --------
@@ -295,21 +248,13 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
 
 
 def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Floats:
-    r"""Undo the focal loss: from the report that it elicits to the probabilities behind it.
+    r"""Undo the focal loss: from the reports that it elicits, shape (..., K), to the probabilities behind them.
 
     .. math:: p_k \propto \frac{q_k}{(1 - q_k)^\gamma - \gamma (1 - q_k)^{\gamma - 1} q_k \log q_k}
 
-    Parameters
-    ----------
-    probs : array_like, shape (..., K)
-        Reports q, such as the softmax of a model that was trained with the focal loss.
-    gamma : float, default 2
-        The gamma of that loss, >= 0.
-
-    Notes
-    -----
-    N. Charoenphakdee et al., *On Focal Loss for Class-Posterior Probability Estimation: A Theoretical
-    Perspective*, CVPR 2021, arXiv:2011.09172.
+    A report is such as the softmax of a model that was trained with the focal loss, of this `gamma` >= 0.
+    N. Charoenphakdee et al., *On Focal Loss for Class-Posterior Probability Estimation: A Theoretical Perspective*,
+    CVPR 2021, arXiv:2011.09172.
 
     Examples
     --------
@@ -336,16 +281,11 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Floats:
 
 @np.errstate(all="ignore")
 def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Floats:
-    r"""Undo label smoothing: from the report that it elicits to the probabilities behind it.
+    r"""Undo label smoothing, of mass `label_smoothing` in [0, 1), as `invert_focal` does the focal loss.
 
     .. math:: p_k = \frac{q_k - \varepsilon / K}{1 - \varepsilon}
 
-    Parameters
-    ----------
-    probs : array_like, shape (..., K)
-        Reports q >= eps / K, up to rounding, such as the softmax of a model that was trained with label smoothing.
-    label_smoothing : float
-        The mass epsilon of that loss, in [0, 1).
+    Reports below eps / K, beyond rounding, are refused.
 
     Examples
     --------
@@ -374,7 +314,7 @@ def invert_weighting(
     batch_size: int | None = None,
     class_probs: ArrayLike | None = None,
 ) -> Floats:
-    r"""Undo class weights: from the report that they elicit to the probabilities behind it.
+    r"""Undo class weights, as `invert_focal` does the focal loss.
 
     .. math:: p_k \propto \frac{q_k}{w_k}, \qquad \text{or} \qquad
               p_k \propto \frac{q_k}{w_k\, \mathrm E[1 / (w_k + W_{B-1})]}
@@ -386,7 +326,7 @@ def invert_weighting(
     Parameters
     ----------
     probs : array_like, shape (..., K)
-        Reports q, such as the softmax of a model that was trained with class weights.
+        Reports q.
     weight : array_like, shape (K,)
         The weights of that loss, finite and > 0: what has no weight leaves no trace in the report.
     batch_size : int, optional

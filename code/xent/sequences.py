@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import entr, xlogy
 
 from . import _validate, denominators
 from .denominators import STEP, log_grid, stop_probability
@@ -28,15 +27,7 @@ def hazards(probabilities: ArrayLike) -> Array:
 
     .. math:: h(n) = \frac{P(n)}{\sum_{k \ge n} P(k)}
 
-    Parameters
-    ----------
-    probabilities : array_like, shape (n_max,)
-        P(1), ..., P(n_max), which sum to one.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_max,)
-        The hazards; 1 at the last possible length, nan beyond it.
+    for `probabilities` P(1), ..., P(n_max), which sum to one; 1 at the last possible length, nan beyond it.
 
     Examples
     --------
@@ -56,14 +47,8 @@ class GeometricSource:
     .. math:: P(x_{1:n}) = \beta \Big(\frac{1 - \beta}{m}\Big)^{n-1}, \qquad P(n) = \beta (1 - \beta)^{n-1},
               \qquad n = 1, 2, \dots
 
-    The models are of the same family with the stop probability q: a constant hazard.
-
-    Parameters
-    ----------
-    stop : float
-        beta = P(<eos>), in (0, 1].
-    letters : int, default 1
-        m, the number of letters besides <eos>.
+    with `stop` beta = P(<eos>), in (0, 1], and m `letters` besides <eos>. The models are of the same family with the
+    stop probability q: a constant hazard.
 
     Examples
     --------
@@ -71,8 +56,6 @@ class GeometricSource:
     >>> coin = GeometricSource(0.5)
     >>> coin.mean_length(), coin.harmonic_mean_length()
     (2.0, 1.442695...)
-    >>> coin.averaged_cross_entropy(0.69) < coin.averaged_cross_entropy(0.5)
-    True
     """
 
     @np.errstate(all="ignore")
@@ -81,10 +64,6 @@ class GeometricSource:
         self.letters = _validate.integer(letters, "letters")
         if self.letters < 1:
             raise ValueError(f"letters: expected at least one letter, got {_validate.shown(letters)}")
-
-    def __repr__(self) -> str:
-        """Name the source by its parameters."""
-        return f"GeometricSource(stop={self.stop:g}, letters={self.letters})"
 
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
@@ -103,12 +82,10 @@ class GeometricSource:
         """E[n] = 1/beta."""
         return 1.0 / self.stop
 
-    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
         return 1.0 / denominators.eos_optimum(self.stop, batch_size)
 
-    @np.errstate(all="ignore")
     def entropy(self) -> float:
         r"""Entropy of a sequence in nats, :math:`(h(\beta) + (1 - \beta) \log m) / \beta`."""
         return self.cross_entropy(self.stop)
@@ -210,10 +187,6 @@ class MarkovSource:
         self._reached = self._check_that_it_ends()
         self._check_how_often_it_visits()
 
-    def __repr__(self) -> str:
-        """Name the source by its size."""
-        return f"MarkovSource({self.initial.size - 1} letters)"
-
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
@@ -244,36 +217,13 @@ class MarkovSource:
         return 1.0 + float(self.visits().sum())
 
     @np.errstate(all="ignore")
-    def length_probabilities(self, n_max: int) -> Array:
-        """Return P(1), ..., P(n_max); n counts the <eos>."""
-        law = np.empty(_validate.count(n_max, "n_max"))
-        law[0], state = self.initial[-1], self.initial[:-1]
-        for n in range(1, n_max):
-            law[n] = state @ self.transition[:, -1]
-            state = state @ self.transition[:, :-1]
-        return law
-
-    @np.errstate(all="ignore")
-    def entropy(self) -> float:
-        """Entropy of a sequence in nats."""
-        return float(entr(self.initial).sum() + self.visits() @ entr(self.transition).sum(axis=1))
-
-    def cross_entropy(self, model: MarkovSource) -> float:
-        """Cross-entropy of a sequence under `model`, in nats; inf where it misses a possible step."""
-        return self._expect(lambda p, q: -xlogy(p, q), model)
-
-    @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the distributions of whole sequences, in nats."""
-        return self._expect(excess, model)
-
-    @np.errstate(all="ignore")
-    def _expect(self, term: Any, model: MarkovSource) -> float:
         if not isinstance(model, MarkovSource):
             raise TypeError(f"model: expected a MarkovSource, got {type(model).__name__}")
         if model.initial.shape != self.initial.shape:
             raise ValueError(f"model: expected {self.initial.size - 1} letters, got {model.initial.size - 1}")
-        first, rows = term(self.initial, model.initial), term(self.transition, model.transition)
+        first, rows = excess(self.initial, model.initial), excess(self.transition, model.transition)
         visits = self.visits()
         reached = visits > 0  # 0 visits times an infinite cost is no cost
         return float(first.sum() + visits[reached] @ rows[reached].sum(axis=1))

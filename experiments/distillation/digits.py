@@ -186,7 +186,7 @@ def evaluate(parameters: list[Tensor], part: Data) -> dict[str, Any]:
     bins, y = SETTINGS["bins"], part["y"]
     with torch.no_grad():
         z = logits(parameters, part["x"])
-    confidence, answer = xt.softmax(z).max(-1)
+    confidence, answer = torch.softmax(z, -1).max(-1)
     right = (answer == y).double()
     where = (confidence * bins).long().clamp(max=bins - 1)
     gaps = torch.zeros(len(y), bins, dtype=torch.float64).scatter_add(1, where, right - confidence)

@@ -214,7 +214,7 @@ def soft_loss(loss: str, logits: Tensor, log_p: Tensor | None, words: Tensor) ->
     if log_p is None:
         return F.cross_entropy(logits, words)
     if loss == "tail":
-        return top_k_loss(logits, *log_p.topk(TOP), treatment="tail")
+        return top_k_loss(logits, *log_p.topk(TOP))
     options: Any = {"direction": loss}
     return distillation_loss(logits, log_p, **options)
 

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 import xent
 from adversary import Draw, claim, logits, rng
 from records import interval, record
-from xent.distillation import distillation_gradient, distillation_loss, mixed_loss
+from xent.distillation import distillation_gradient, distillation_loss
 from xent.gradients import cross_entropy_gradient
 from xent_book import behaviours, pictures
 
@@ -35,10 +35,10 @@ def share(alpha: float, T: float) -> float:
 )
 def test_the_factor_is_a_share(K: int, T: float, alpha: float, other: float) -> None:
     """Proportional, with one ratio at twenty students."""
-    z, v = rng(3).normal(size=(2, 20, K))
+    z, v = torch.from_numpy(rng(3).normal(size=(2, 20, K)))
     given: dict[str, Any] = {"temperature": T, "reduction": "none"}
-    one = mixed_loss(z, v, np.arange(20) % K, alpha=alpha, scale="none", **given)
-    ratio = one / mixed_loss(z, v, np.arange(20) % K, alpha=other, **given)
+    one = xent.torch.mixed_loss(z, v, torch.arange(20) % K, alpha=alpha, scale="none", **given)
+    ratio = one / xent.torch.mixed_loss(z, v, torch.arange(20) % K, alpha=other, **given)
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-9)
 
 

@@ -417,24 +417,6 @@ def test_ranks_count_together_and_stand_in_for_each_other(ranks: Callable[[int],
     assert ranks(2).run([[], []], 2) == [[], []]
 
 
-def test_ranks_agree_with_one_device_on_the_gradient(ranks: Callable[[int], Ranks]) -> None:
-    """By targets, and by a sum of class weights, where each rank by its own sum would be far off."""
-    batches = split(FIVE)
-    shares = [batches[:2], batches[2:]]
-    kinds: list[Any] = [("tokens", None), (class_mass, WEIGHT)]
-    wholes = [added(accumulate(batches, 5, targets=1, denominator=how), weight) for how, weight in kinds]
-    for (denominator, weight), whole in zip(kinds, wholes, strict=True):
-        windows = [window for mine in ranks(2).run(shares, 3, denominator=denominator) for window in mine]
-        assert [len(window) for window in windows] == [3, 3]
-        same(added(windows, weight, share=0.5), whole)
-    masses = [sum(class_mass(batch).item() for batch in mine) for mine in shares]
-    assert windows[0].denominator == pytest.approx(sum(masses), rel=1e-15)
-    own = [
-        SimpleNamespace(batch=b, scale=0.5 / n) for mine, n in zip(shares, masses, strict=True) for b in mine
-    ]
-    assert float((added([own], WEIGHT) - wholes[1]).norm() / wholes[1].norm()) > 0.1
-
-
 def test_counts_travel_on_the_device_of_the_backend(
     ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:

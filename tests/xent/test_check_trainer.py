@@ -399,7 +399,9 @@ def test_the_example_is_what_the_experiment_recorded() -> None:
     record = Path(__file__).parents[2] / "experiments" / "trainers" / "result.json"
     (row,) = (r for r in json.loads(record.read_text())["rows"] if r["recipe"] == "Trainer, GPT-2")
     shown = " ".join((xent.torch.check_trainer.__doc__ or "").split())
-    assert shown.endswith(f"as `experiments/trainers` records it:: {row['check_trainer']['cause']}")
+    assert shown.endswith(
+        f'records it, ``check_trainer(trainer).cause`` is "{row["check_trainer"]["cause"]}".'
+    )
 
 
 def test_no_library_is_imported() -> None:

@@ -86,17 +86,6 @@ def test_nothing_leaks_from_a_row_that_does_not_count_to_the_third_order(options
         loss = slope[1, 0]
 
 
-@pytest.mark.parametrize("function", [xt.binary_cross_entropy, xt.binary_log_loss])
-def test_the_gradient_by_a_target_of_zero_or_one(function: Any) -> None:
-    """The loss is linear in the target, also where one side has no mass."""
-    x = torch.tensor([0.3, 0.9, 0.2], dtype=torch.float64)
-    one, zero = (function(x, torch.full_like(x, end), reduction="none") for end in (1.0, 0.0))
-    for target in (0.0, 0.5, 1.0):
-        y = torch.full_like(x, target, requires_grad=True)
-        (slope,) = torch.autograd.grad(function(x, y, reduction="sum"), y)
-        same(slope, one - zero, 1e-7)
-
-
 SURE = math.exp(-30)
 # A loss, what it is differentiated by, the loss, and the gradient.
 # fmt: off
@@ -196,7 +185,6 @@ def one_infinite(label: int, classes: int, smoothing: float, slope: bool) -> Ten
 ROW, IMPOSSIBLE = torch.tensor([[0.0, -INF, 1.0]]), torch.tensor([[0.0, -INF]])
 ENDS: list[tuple[Any, Any]] = [
     (xt.cross_entropy(ROW, Y[1:]), INF), (xt.cross_entropy(ROW, Y[:1], label_smoothing=0.1), INF),
-    (xt.log_sum_exp(torch.tensor([[INF, 0.0], [-INF, -INF]])), [INF, -INF]),
     (xt.cross_entropy(torch.tensor([[NAN, 0.0], [-INF, -INF]]), Y[[0, 0]], reduction="none"), [NAN, NAN]),
     # +inf has no softmax, and the label's own makes all others as nothing.
     *((one_infinite(label, k, e, slope), NAN) for k in (1, 2, 20) for slope in (False, True)
@@ -309,7 +297,6 @@ GIVEN: dict[Any, dict[str, Any]] = {
     xt.distillation_loss: {"student_logits": Z, "teacher_logits": V},
     xt.mixed_loss: {"student_logits": Z, "teacher_logits": V, "targets": Y},
     xt.top_k_loss: {"student_logits": Z, "top_log_probs": TOP, "top_indices": AT},
-    xt.sampled_loss: {"student_logits": Z, "indices": AT, "importance_weights": TOP.exp()},
 }
 
 
@@ -321,10 +308,8 @@ def test_where_and_how_a_tensor_is_stored(function: Any) -> None:
     value, (first, *others) = function(**given), given
     assert all(torch.equal(x, before[name]) for name, x in given.items())
     nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
-    for name in (first, *others):
-        for bad, got in ((given[name].to_sparse(), "torch.sparse_coo"), (nested, "nested")):
-            with pytest.raises(TypeError, match=f"^{name}: expected a dense tensor, got layout {got}"):
-                function(**given | {name: bad})
+    with pytest.raises(TypeError, match=f"^{first}: expected a dense tensor, got layout nested"):
+        function(**given | {first: nested})
     for name in others:
         moved = given | {name: given[name].as_subclass(Elsewhere)}
         if name in ("weight", "pos_weight"):
@@ -351,9 +336,7 @@ ASKING: list[Callable[[Tensor], Any]] = [
     lambda z: xt.distillation_loss(z, Z, sample_weight=W),
     lambda z: xt.mixed_loss(z, Z, Y, ignore_index=0, sample_weight=W),
     lambda z: xt.top_k_loss(z, P[:, :2].log(), Y[:, None] + torch.tensor([0, 1]), sample_weight=W),
-    lambda z: xt.sampled_loss(z, Y[:, None], W[:, None], sample_weight=W),
     lambda z: xt.linear_cross_entropy(z, Z, Y, ignore_index=0, weight=W, sample_weight=W),
-    lambda z: xt.linear_distillation_loss(z, Z, teacher_samples=(Y[:, None], W[:, None]), sample_weight=W),
     lambda z: xt.linear_distillation_loss(
         z, Z, teacher_top_k=xt.top_k_of_teacher(Z[:, :2], 2), sample_weight=W
     ),

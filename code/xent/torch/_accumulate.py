@@ -129,24 +129,22 @@ def accumulate(
         Iterate over it once an epoch. Each `Window` iterates over micro-batches with ``.batch``, ``.scale``
         and ``.is_last``. All ranks yield the same number of windows and of micro-batches in each: one whose
         loader ends early, or is empty, stands in with a batch it has had (or another rank's) at scale zero.
+        A window whose N is zero has scale zero, not nan.
 
     Raises
     ------
-    ValueError
-        If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a loader is
-        seen to write over tensors that are still to be used, or the `Windows` of an iterator are iterated over after
-        an epoch to its end.
-    TypeError
-        If what `targets` gives for a batch is none of these, or an argument is of the wrong kind.
+    ValueError, TypeError
+        If an argument, or what `targets` gives for a batch, is none of these; if a loader is seen to write over tensors
+        that are still to be used, or the `Windows` of an iterator are iterated over after an epoch to its end.
     RuntimeError
         When an epoch starts and an ``accelerate.Accelerator`` or a Lightning ``Trainer`` would accumulate,
         and divide, once more. Leave ``gradient_accumulation_steps``, ``accumulate_grad_batches`` at 1.
 
     Notes
     -----
-    A window whose N is zero has scale zero, not nan. The ratio of sums over a window is still
-    a biased estimate of the ratio of expectations, of order one over the number of sequences in it; so is one
-    of class weights, whose sum depends on the labels. A constant denominator has no such bias.
+    The ratio of sums over a window is still a biased estimate of the ratio of expectations, of order one over the
+    number of sequences in it; so is one of class weights, whose sum depends on the labels. A constant has no such
+    bias.
 
     Examples
     --------
@@ -163,9 +161,8 @@ def accumulate(
 class Windows(Generic[B]):
     """What `accumulate` returns: iterable over epochs, as its loader is.
 
-    ``len()`` is the number of windows, where the loader has a length. On ranks with loaders of different
-    lengths it is this rank's own, and all yield as many as the one with the most. Other attributes, such as
-    ``dataset`` or ``sampler``, are the loader's.
+    ``len()`` is the number of windows, where the loader has a length; on ranks with loaders of different lengths it is
+    this rank's own, and all yield as many as the longest. Other attributes, such as ``sampler``, are the loader's.
     """
 
     def __init__(

@@ -47,16 +47,12 @@ class AccumulationReport:
     ----------
     ok : bool
         Whether the gradient is that of the whole batch, `targets` refutes no divisor, and both could be judged.
-    norm_ratio : float
-        Norm of the micro-batches' gradient over that of the whole batch.
-    cosine : float
-        Of the angle between the two.
-    relative_error : float
-        Norm of their difference over that of the whole batch's gradient.
-    cause : str
-        A fault that fits, in words, or what could not be judged.
-    repair : str
-        What to change; empty where nothing is to be, or no repair is known.
+    norm_ratio, cosine, relative_error : float
+        Of the micro-batches' gradient and that of the whole batch: norm over norm, cosine of the angle between them,
+        and norm of the difference over that of the second.
+    cause, repair : str
+        A fault that fits, in words, or what could not be judged; and what to change, empty where nothing is to be or no
+        repair is known.
     """
 
     ok: bool
@@ -109,17 +105,13 @@ def check_accumulation(
         ``reference(model, batch)``: forward and backward passes for one batch, done plainly, for instance
         ``model(**batch).loss.backward()``. Otherwise it is ``step(model, [batch])``, and a factor that `step` also has
         with a single batch (a missing factor; a wrong count, without `targets`) can only be seen in this way.
-    targets : callable or key, optional
+    targets, ignore_index, group
         As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
-    ignore_index : int, default -100
-        Targets of this value do not count.
     tolerance : float, optional
         Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32. In half precision, of
         the parameters or of autocast where a module runs under it, what no weights of the micro-batches explain is
         rounding, up to half of the digits; their weights may be off by as much, or by two machine epsilons: .016
         in bfloat16, .002 in float16.
-    group : torch.distributed.ProcessGroup, optional
-        The data-parallel group; the default group if torch.distributed is initialised.
 
     Returns
     -------
@@ -526,84 +518,82 @@ class _Evidence:
         """Yield the weights, summing to one, that known faults give the micro-batches' means."""
         if not self.means:
             return
-        shape = self.ranks, self.steps
-        even = np.full(shape, 1 / math.prod(shape))
-        where = " and ".join(
-            ["over the micro-batches"] * (self.steps > 1) + ["over the ranks"] * (self.ranks > 1)
-        )
+        (w, k), counts = (shape := (self.ranks, self.steps)), self.counts or {}
+        where = " and ".join(["over the micro-batches"] * (k > 1) + ["over the ranks"] * (w > 1))
+        even = np.full(shape, 1 / (w * k))
         yield f"a mean of means {where}: each weighs the same, however many targets it has", even
-        share = _weights(self.alone, self.whole).numpy().reshape(shape)
-        known = self.counts is not None and self.fits(self.counts["targets"])
-        if self.counts is not None and known:  # exact, where the gradients are almost parallel
-            share = (self.counts["targets"] / self.counts["targets"].sum()).reshape(shape)
-        if self.ranks > 1 and self.steps > 1:
+        shares = {what: (n / n.sum()).reshape(shape) for what, n in counts.items() if n.sum()}
+        known = self.counts is not None and self.fits(counts["targets"])
+        # Counts are exact, where the gradients are almost parallel.
+        share = shares["targets"] if known else _weights(self.alone, self.whole).numpy().reshape(shape)
+        if w > 1 and k > 1:
             with np.errstate(divide="ignore", invalid="ignore"):
                 by_step = np.nan_to_num(share / share.sum(0)) / self.steps
                 by_rank = np.nan_to_num(share / share.sum(1, keepdims=True)) / self.ranks
             yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step
-            own = "a mean of means over the ranks: each divides by the targets of its own window alone"
-            yield own, by_rank
-        if self.counts is not None and not known and (n := self.counts["targets"]).sum():
             yield (
-                "the micro-batches are weighed by the number of their targets, which is not what the whole batch "
-                "weighs them by (class weights?)",
-                (n / n.sum()).reshape(shape),
+                "a mean of means over the ranks: each divides by the targets of its own window alone",
+                by_rank,
             )
-        if self.steps > 1 and self.ranks == 1 and (share.cumsum(1) > 0).all():
-            so_far = "a running count: each micro-batch is divided by the targets so far"
-            yield so_far, share / share.cumsum(1)
-        counts = (self.counts or {}).items()
-        others = {what: n / n.sum() for what, n in counts if what != "targets" and n.sum()}
-        for share in others.values():
-            names = _either(what for what, same in others.items() if np.array_equal(same, share))
+        of_targets = shares.pop("targets", None)
+        if of_targets is not None and not known:
+            rest = "which is not what the whole batch weighs them by (class weights?)"
+            yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
+        if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
+            yield (
+                "a running count: each micro-batch is divided by the targets so far",
+                share / share.cumsum(1),
+            )
+        for share in shares.values():
+            names = _either(what for what, same in shares.items() if np.array_equal(same, share))
             yield f"the micro-batches are weighed by their {names}, not by their targets", share
 
     def in_words(self, factor: float) -> str:
-        """Say what multiplies a gradient by `factor`."""
-        k, w = self.steps, self.ranks
-
-        def near(x: float) -> bool:
-            return abs(x - 1) <= self.tolerance
-
-        known = {
-            "K": (k, "means are added up and never divided, as by a model that takes the trainer's count "
-                     "(num_items_in_batch) and drops it"
-                     + ", or divided by a constant, which reference= would show" * (not self.plain)),
-            "1/K": (1 / k, "divided by K twice, as by the loop and by its trainer"),
-            "1/W": (1 / w, "the factor W is missing, which the count of all ranks needs where gradients are "
-                           "averaged over ranks"),
-            "W": (w, "a factor W where each rank divides by its own count, or gradients summed over ranks"),
-            "K W": (k * w, "divided neither by the micro-batches nor by the ranks"),
-            "1/(K W)": (1 / (k * w), "divided by K twice, and the factor W is missing"),
-            "K/W": (k / w, "never divided by K, and the factor W is missing"),
-            "W/K": (w / k, "divided by K twice, and W times too large"),
-        }  # fmt: skip
+        """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
+        k, w, n = self.steps, self.ranks, self.total("targets")
+        missing, reference = (
+            "the factor W is missing",
+            ", or divided by a constant, which reference= would show",
+        )
+        hypotheses = [
+            (k, "K", "means are added up and never divided, as by a model that takes the trainer's count "
+                     "(num_items_in_batch) and drops it" + reference * (not self.plain)),
+            (1 / k, "1/K", "divided by K twice, as by the loop and by its trainer"),
+            (1 / w, "1/W", f"{missing}, which the count of all ranks needs where gradients are averaged over ranks"),
+            (w, "W", "a factor W where each rank divides by its own count, or gradients summed over ranks"),
+            (k * w, "K W", "divided neither by the micro-batches nor by the ranks"),
+            (1 / (k * w), "1/(K W)", f"divided by K twice, and {missing}"),
+            (k / w, "K/W", f"never divided by K, and {missing}"),
+            (w / k, "W/K", "divided by K twice, and W times too large"),
+            *((n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}")
+              for what in self.counts or {} if what != "targets"),
+            (n, "N", "summed, and never divided by the targets"),
+        ]  # fmt: skip
         found = [
             f"{name} = {value:g} times what it should be: {words}"
-            for name, (value, words) in known.items()
-            if near(factor / value) and (w > 1 or "W" not in name) and (k > 1 or "K" not in name)
+            if name
+            else f"{factor:.4g} of what it should be: {words}"
+            for value, name, words in hypotheses
+            if abs(factor / value - 1) <= self.tolerance
+            and (w > 1 or "W" not in name)
+            and (k > 1 or "K" not in name)
         ]
-        n = self.total("targets")
-        for what in self.counts or {}:
-            if what != "targets" and near(factor * self.total(what) / n):
-                found.append(f"{factor:.4g} of what it should be: divided by {self.versus(what)}")
-        if near(factor / n):
-            found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
-        power = round(math.log2(abs(factor))) if factor else 0
-        if power >= 8 and near(factor / 2.0**power) and not found:
-            found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
+        return "; or ".join(found or [self.roughly(factor)])
+
+    def roughly(self, factor: float) -> str:
+        """Say what a factor may be that none of the usual ones is."""
+        k, n, power = self.steps, self.total("targets"), round(math.log2(abs(factor))) if factor else 0
+        if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
+            return f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)"
         full = round(k / factor) if factor > k / 1000 else 0
-        if not found and full > k and near(k / factor / full):
-            found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
-        if self.counts is not None and not found and factor > 0:
-            m = round(n / factor)
-            if m and m != n and abs(n / factor - m) < min(0.05, self.eps * m + 1e-3):
-                found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
-        if not found:
-            hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
-            found.append(f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}")
-        return "; or ".join(found)
+        if full > k and abs(k / factor / full - 1) <= self.tolerance:
+            return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
+        counted = round(n / factor) if self.counts is not None and factor > 0 else 0
+        if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
+            return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
+        hint = "" if self.counts is not None else "; targets= would compare it with counts"
+        norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
+        return f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""

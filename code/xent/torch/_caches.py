@@ -40,23 +40,11 @@ class TopK:
 
 
 def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0, axis: int = -1) -> TopK:
-    """Return a teacher's k most probable classes, with the mass of the others, to be kept in place of its logits.
+    """Return a teacher's `k` most probable classes, with the mass of the others, to be kept in place of its logits.
 
-    Parameters
-    ----------
-    teacher_logits : Tensor of floats, shape (..., K, ...)
-        Logits of the teacher.
-    k : int
-        How many classes to keep, up to K.
-    temperature : float, default 1
-        T > 0 divides the logits; `linear_distillation_loss` has to be given the same.
-    axis : int, default -1
-        The class axis; in the result it is the last one.
-
-    Returns
-    -------
-    TopK
-        With probabilities in float32, or float64 for logits in it; the tail is summed itself.
+    The logits have shape (..., K, ...), with the classes along `axis`, which in the result is the last one. T > 0
+    divides them: `linear_distillation_loss` has to be given the same `temperature`. Probabilities are in float32, or
+    float64 for logits in it; the tail is summed itself.
 
     Examples
     --------
@@ -80,69 +68,43 @@ def masses_of(
     cache: Any, hidden: Tensor, weight: Tensor | None, classes: int, asked: tensors.Asked
 ) -> tuple[Tensor, ...]:
     """Check a cache of top classes, and return its indices, masses and tail with a row for each row."""
+    name, rows = "teacher_top_k", hidden.shape[:-1]
     if not isinstance(cache, TopK):
-        raise TypeError(f"teacher_top_k: expected an xent.torch.TopK, got {type(cache).__name__}")
-    name = "teacher_top_k"
+        raise TypeError(f"{name}: expected an xent.torch.TopK, got {type(cache).__name__}")
     if cache.classes is not None and integer(cache.classes, f"{name}: classes") != classes:
         raise ValueError(
             f"{name}: expected a cache of the student's vocabulary, {classes:,} classes, got one of "
             f"{cache.classes:,}; if only padding differs, slice the larger head, or make the cache of sliced logits"
         )
-    indices = _indices(cache.indices, name, hidden)
-    values = tensors.floats(cache.probs, name).detach()
-    tail = tensors.tensor_of(cache.tail, name).detach()
-    if tail.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
-    for value, what, shape in ((values, "probs", indices.shape), (tail, "tail", indices.shape[:-1])):
-        tensors.same_device(value, name, hidden)
-        if value.shape != shape:
-            raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
-    live = _live(weight, hidden)
-    tensors.in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes, asked)
-    masses = tensors.widened(values, name)
-    if concrete(indices, masses, tail):
-        ordered = indices.sort(-1).values
-        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
-        asked.refuse_where(repeated, name, "distinct classes", got="a repeated one")
-        slack = sum_tolerance(values.dtype, indices.shape[-1])
-        tensors.inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, asked, slack)
-        tensors.inside(tail.masked_fill(~live, 0.0), name, asked)
-        total = masses.sum(-1, dtype=tail.dtype) + tail
-        wrong = ~((total - 1).abs() <= slack) & live
-        expected = f"masses that sum to one with the tail (within {slack:.2g} for {values.dtype})"
-        asked.refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
-    return indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)
-
-
-def samples_of(
-    samples: Any, hidden: Tensor, weight: Tensor | None, classes: int, asked: tensors.Asked
-) -> tuple[Tensor, ...]:
-    """Check sampled classes and their weights, and return them with a row for each row."""
-    name = "teacher_samples"
-    if not isinstance(samples, tuple) or len(samples) != 2:
-        raise TypeError(f"{name}: expected two tensors, indices and weights, got {shown(samples)}")
-    indices = _indices(samples[0], name, hidden)
-    given = tensors.tensor_of(samples[1], name).detach()
-    tensors.same_device(given, name, hidden)
-    dead = ~_live(weight, hidden).unsqueeze(-1)
-    tensors.in_range(indices.masked_fill(dead, 0), name, classes, asked)
-    if given.shape == indices.shape:
-        given = given.masked_fill(dead, 0)
-    masses = tensors.weights(given, name, tuple(indices.shape), "that of the indices", hidden, asked)
-    return tuple(x.reshape(-1, indices.shape[-1]) for x in (indices, masses))
-
-
-def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:
-    indices, rows = tensors.tensor_of(value, name), hidden.shape[:-1]
+    indices, tail = (tensors.tensor_of(x, name).detach() for x in (cache.indices, cache.tail))
+    masses = tensors.widened(cache.probs, name).detach()
     if indices.dtype not in LABEL_DTYPES:
         raise TypeError(f"{name}: expected integer class indices, got dtype {indices.dtype}")
+    if tail.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
     if indices.ndim != hidden.ndim or indices.shape[:-1] != rows or not 1 <= indices.shape[-1] <= MOST:
         expected = ", ".join([*map(str, rows), "k"])
         raise ValueError(f"{name}: expected indices of shape ({expected}), got {tuple(indices.shape)}")
     tensors.same_device(indices, name, hidden)
-    return indices.long()
-
-
-def _live(weight: Tensor | None, hidden: Tensor) -> Tensor:
-    """Which rows count."""
-    return hidden.new_ones(hidden.shape[:-1], dtype=torch.bool) if weight is None else weight > 0
+    for value, what, shape in ((masses, "probs", indices.shape), (tail, "tail", rows)):
+        tensors.same_device(value, name, hidden)
+        if value.shape != shape:
+            raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
+    indices, k = indices.long(), indices.shape[-1]
+    if weight is not None:  # what rows hold that do not count is not looked at
+        dead = weight <= 0
+        indices = torch.where(dead.unsqueeze(-1), torch.arange(k, device=indices.device), indices)
+        masses, tail = masses.masked_fill(dead.unsqueeze(-1), 0.0), tail.masked_fill(dead, 1.0)
+    tensors.in_range(indices, name, classes, asked)
+    if concrete(indices, masses, tail):
+        ordered = indices.sort(-1).values
+        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+        asked.refuse_where(repeated, name, "distinct classes", got="a repeated one")
+        dtype = cache.probs.dtype
+        slack = sum_tolerance(dtype, k)
+        tensors.inside(masses, name, asked, slack)
+        tensors.inside(tail, name, asked)
+        total = masses.sum(-1, dtype=tail.dtype) + tail
+        expected = f"masses that sum to one with the tail (within {slack:.2g} for {dtype})"
+        asked.refuse_where(~((total - 1).abs() <= slack), name, expected, total, got="a sum of {:.10g}")
+    return indices.reshape(-1, k), masses.reshape(-1, k), tail.reshape(-1)

@@ -16,13 +16,13 @@ from torch import Tensor
 from xent import _validate as check
 from xent import distillation as arrays
 from xent._validate import Reduction
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment
+from xent.distillation import Direction, Scale
 
 from . import _checks as tensors
 from ._checks import LABEL_DTYPES, held
-from ._divergence import Divergence, TopK
-from ._reduction import accumulator, concrete, reduce_rows
-from ._row_losses import Labels, RowLoss, Sampled, Terms
+from ._divergence import Coarse, Divergence
+from ._reduction import concrete, reduce_rows
+from ._row_losses import Labels, RowLoss, Terms
 
 
 def distillation_loss(
@@ -71,7 +71,20 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits."""
+    """Mixture of the cross-entropy with the labels and the divergence from the teacher.
+
+    The loss is (1 - alpha) (-log softmax(z)_y) + alpha times `distillation_loss`, with alpha in [0, 1]. The hard part
+    has temperature 1, and both parts have the same denominator: the rows whose label counts. A row with a target of
+    `ignore_index` is in neither part; a part of weight zero is left out, also where it is infinite. Other arguments
+    are those of `distillation_loss` and `cross_entropy`.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z, v = torch.tensor([[0.0, 0.0], [9.0, 9.0]]), torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+    >>> xent.torch.mixed_loss(z, v, torch.tensor([0, -100]), ignore_index=-100)
+    tensor(0.5105)
+    """
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
@@ -87,14 +100,12 @@ def top_k_loss(
     top_log_probs: Tensor,
     top_indices: Tensor,
     *,
-    treatment: Treatment = "tail",
     axis: int = -1,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.distillation.top_k_loss` on tensors; the log-probabilities are constants."""
-    check.choice(treatment, "treatment", TREATMENTS)
+    """`xent.distillation.top_k_loss` on tensors, with the tail as one class; the log-probabilities are constants."""
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     name, shape = "top_log_probs", tuple(tensors.floats(top_log_probs, "top_log_probs").shape)
     if len(shape) != z.ndim:
@@ -107,77 +118,15 @@ def top_k_loss(
             f"top_indices: expected the shape of {name}, {shape}, got {tuple(top_indices.shape)}"
         )
     tensors.same_device(log_p, "top_log_probs", z)
+    masses = log_p.to(torch.promote_types(log_p.dtype, z.dtype)).exp()
+    total = masses.sum(-1)
     if concrete(log_p, at):
-        mass = log_p.exp().sum(-1)
-        highest, dtype = log_p.amax(-1), top_log_probs.dtype
-        arrays.check_top_k(at.sort(-1).values, mass, highest, dtype, treatment, asked.refuse_where)
+        arrays.check_top_k(at.sort(-1).values, total, top_log_probs.dtype, asked.refuse_where)
+    # What a sum over all classes misses of one is rounding.
+    tail = (1 - total).clamp(min=0.0) * (at.shape[-1] < z.shape[-1])
     z = z.double() if log_p.dtype == torch.float64 else z
     w = tensors.target_weights(z, asked, sample_weight)
-    return reduce_rows(TopK(treatment), z, (log_p, at), w, asked.divisor(z.shape[:-1], w))
-
-
-def sample_targets(
-    teacher_logits: Tensor,
-    samples: int,
-    generator: torch.Generator | None = None,
-    *,
-    proposal_temperature: float = 1.0,
-    axis: int = -1,
-) -> tuple[Tensor, Tensor]:
-    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
-
-    The weights have the dtype that is computed in, where those of arrays are float64.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> v = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
-    >>> indices, weights = xent.torch.sample_targets(v, 4, torch.Generator().manual_seed(0))
-    >>> indices.tolist(), weights[0]
-    ([[0, 0, 0, 0], [1, 1, 1, 1]], tensor([0.2500, 0.2500, 0.2500, 0.2500]))
-    """
-    name = "teacher_logits"
-    v, axis = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
-    samples = check.count(samples, "samples")
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
-    tau = arrays.above_zero(proposal_temperature, "proposal_temperature")
-    tensors.within(tau, "proposal_temperature", v.dtype)
-    top = v.amax(-1, keepdim=True)
-    if concrete(v):  # amax passes nan on
-        endless = ~top.isfinite().squeeze(-1)
-        check.refuse_where(endless, "teacher_logits", "rows that have a softmax", got="none")
-    log_p = torch.log_softmax(v, -1)
-    log_r = torch.log_softmax((v - top) / tau, -1)
-    # PyTorch adds the probabilities up: in float32, beside a sure class many small ones would be rounded away.
-    flat = log_r.exp().to(accumulator(log_r)).reshape(-1, v.shape[-1])
-    drawn = torch.multinomial(flat, samples, replacement=True, generator=generator)
-    indices = drawn.reshape(*v.shape[:-1], samples)
-    weights = (log_p - log_r).gather(-1, indices).exp() / samples
-    return indices.movedim(-1, axis), weights.movedim(-1, axis)
-
-
-def sampled_loss(
-    student_logits: Tensor,
-    indices: Tensor,
-    importance_weights: Tensor,
-    *,
-    axis: int = -1,
-    sample_weight: Tensor | ArrayLike | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | Tensor | None = None,
-) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
-    z, axis = tensors.logits_of(student_logits, "student_logits", axis)
-    asked = tensors.Asked(reduction, denominator)
-    at = _class_choices(indices, "indices", z, axis, asked)
-    given = tensors.tensor_of(importance_weights, "importance_weights").detach()
-    tensors.same_device(given, "importance_weights", z)
-    tensors.same_shape(given, "importance_weights", indices.shape, "indices", z)
-    of = "that of indices"
-    masses = tensors.weights(given, "importance_weights", tuple(indices.shape), of, z, asked)
-    w = tensors.target_weights(z, asked, sample_weight)
-    return reduce_rows(Sampled(), z, (at, masses.movedim(axis, -1)), w, asked.divisor(z.shape[:-1], w))
+    return reduce_rows(Coarse(1.0, False), z, (at, masses, tail), w, asked.divisor(z.shape[:-1], w))
 
 
 def mixture(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xent.distillation import difference
 
-from ._row_losses import Beside, Factor, RowLoss, done_again, log_probs, log_sum
+from ._row_losses import Beside, Factor, RowLoss, done_again, log_sum
 
 # From this loss on, what the rounding of differences makes of it is within what is promised; a mixture is between.
 LARGE, LARGE_EVEN, LARGE_UNEVEN = 2.0**-4, 2.0**-3, 2.0**-1
@@ -205,35 +205,6 @@ class Coarse(RowLoss):
             rest.sub_(tail.clamp(min=torch.finfo(z.dtype).min))
             torch.exp(rest, out=out).mul_(drawn[:, -1:]).scatter_add_(-1, at, drawn[:, :-1])
         return self._scaled(losses, over)
-
-
-@dataclass(frozen=True)
-class TopK(RowLoss):
-    """What `xent.distillation.top_k_loss` makes of k log-probabilities of a teacher."""
-
-    treatment: str
-    takes: ClassVar[int] = 2
-
-    def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        log_p, at = beside
-        log_q = log_probs(z)
-        mass = log_p.exp().sum(-1)
-        chosen = log_q.gather(-1, at)
-        if self.treatment.startswith("renormalised"):
-            log_p = torch.log_softmax(log_p, -1)
-        if self.treatment == "renormalised_both":
-            chosen = torch.where(chosen.amax(-1, keepdim=True).isneginf(), chosen, log_probs(chosen))
-        losses = _part(log_p, chosen).sum(-1)
-        if self.treatment == "tail" and at.shape[-1] < z.shape[-1]:
-            rest = (1 - mass).clamp(min=0.0).log()
-            losses = losses + _part(rest, log_sum(log_q.scatter(-1, at, -math.inf)))
-        return losses
-
-
-def _part(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """Return a (log a - log b) for a constant a, with 0 log 0 = 0 in the value and in the gradient."""
-    a = log_a.exp()
-    return a * torch.where(a > 0, log_a - log_b, 0.0)
 
 
 def _log_mean(r: Tensor, t: Tensor, share: float, rest: float) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack, overload
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -14,14 +14,17 @@ from xent._validate import Reduction
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _checks as tensors
-from ._caches import TopK, masses_of, samples_of
+from ._caches import TopK, masses_of
 from ._checks import held
 from ._distillation import mixture
 from ._divergence import Coarse, Divergence
 from ._linear_step import LinearLoss, refuse_transforms
 from ._losses import chosen
 from ._reduction import concrete, wide
-from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
+from ._row_losses import Distributions, Labels, RowLoss, Terms
+
+#: What makes logits: hidden states (..., H), weight (V, H) and bias (V,).
+Layer: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
 
 
 def linear_cross_entropy(
@@ -45,12 +48,10 @@ def linear_cross_entropy(
     ----------
     hidden : Tensor of floats, shape (..., H)
         Hidden states, the input of the linear layer.
-    linear_weight : Tensor of floats, shape (V, H)
-        Weight of the linear layer, a row for each class.
+    linear_weight, linear_bias : Tensor of floats, shapes (V, H) and (V,)
+        The linear layer, a row for each class; the bias may be left out.
     targets : Tensor of integers, shape (...), or of floats, shape (..., V)
         Class indices in [0, V), or distributions over the classes, which are constants.
-    linear_bias : Tensor of floats, shape (V,), optional
-        Bias of the linear layer.
     softcap : float, optional
         c > 0 puts c tanh(z / c) in the place of every logit z.
     z_loss : float, default 0
@@ -73,16 +74,16 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The first three arguments come in the order of `torch.nn.functional.linear_cross_entropy`, and the options of both
-    have the same names. Where its loss differs, it differs as in `cross_entropy`: ours takes -100 for a label out of
-    range without `ignore_index`, smooths a target whatever the weights of other classes, and divides the mean of
-    distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
+    The first three arguments and the names of the options are those of `torch.nn.functional.linear_cross_entropy`.
+    Where its loss differs, it differs as in `cross_entropy`: ours takes -100 for a label out of range without
+    `ignore_index`, smooths a target whatever the weights of other classes, and divides the mean of distributions by
+    the sum of their weights, where PyTorch divides by their number (``denominator=``).
 
     Given class indices it needs, beside the gradients, room for 3 million logits (32 of each class, where these are
     more), on a GPU, in float32, for 67 million (1,024 of each class), with `softcap` three times as many, and for each
     gradient in half precision another one in float32. Times are about those of the plain
-    pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are, from
-    PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
+    pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are into
+    logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
     pair), which add up in float32. The gradients are formed in the forward pass and handed out by the first backward
     pass; another one through the same graph computes them again. Under `torch.compile` the call is one operator.
 
@@ -95,9 +96,9 @@ def linear_cross_entropy(
     >>> round(loss.item(), 6), w.grad.shape
     (0.288726, torch.Size([3, 2]))
     """
-    layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    refuse_transforms("linear_cross_entropy", *layer.tensors)
-    if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
+    layer = _layer(hidden, linear_weight, linear_bias, "linear_")
+    refuse_transforms("linear_cross_entropy", *layer)
+    if isinstance(weight, Tensor) and weight.shape == layer[1].shape:
         raise TypeError(
             "weight: the layer's weight is linear_weight; weight is that of a target by its class"
         )
@@ -109,15 +110,15 @@ def linear_cross_entropy(
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None:
             raise ValueError("ignore_index: expected class indices with it, got distributions as targets")
-        like = hidden.new_empty(()).expand(*hidden.shape[:-1], layer.classes)
+        like = hidden.new_empty(()).expand(*hidden.shape[:-1], len(layer[1]))
         t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1, asked)
         given, w, mass = tensors.distributions_and_weights(t, like, asked, weight, sample_weight)
         part: RowLoss = Distributions(*settings)
         beside = tuple(_matrix(x) for x in given)
     else:
-        labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, layer.classes)
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, len(layer[1]))
         part, beside = Labels(*settings), (labels.flatten(),)
-        w = tensors.target_weights(hidden, asked, sample_weight, counts, labels, weight, layer.classes)
+        w = tensors.target_weights(hidden, asked, sample_weight, counts, labels, weight, len(layer[1]))
         mass = w
     return _reduced(layer, Terms((part,), softcap=cap), beside, w, asked, mass)
 
@@ -153,25 +154,10 @@ def linear_selected_log_probs(
     ignore_index: int | None = None,
     entropy: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`selected_log_probs` of a linear layer's logits, which are never held: what policy gradients take.
+    """`selected_log_probs` of a linear layer's logits, which are never held.
 
-    Parameters
-    ----------
-    hidden, linear_weight, targets, linear_bias, softcap
-        As in `linear_cross_entropy`; the targets are class indices, such as the tokens that were drawn.
-    temperature, ignore_index, entropy
-        As in `selected_log_probs`.
-
-    Returns
-    -------
-    Tensor, or two
-        As from `selected_log_probs`, with its gradients. The forward pass computes the logits once and a backward
-        pass once more, in the room of `linear_cross_entropy`.
-
-    Raises
-    ------
-    RuntimeError
-        As `linear_cross_entropy`.
+    The layer is given, and what is not supported refused, as in `linear_cross_entropy`. The forward pass computes the
+    logits once and a backward pass once more, in the room of that loss.
 
     Examples
     --------
@@ -181,11 +167,11 @@ def linear_selected_log_probs(
     >>> log_p.detach(), entropy.detach()
     (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
     """
-    layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    refuse_transforms("linear_selected_log_probs", *layer.tensors)
+    layer = _layer(hidden, linear_weight, linear_bias, "linear_")
+    refuse_transforms("linear_selected_log_probs", *layer)
     asked = tensors.Asked()
-    labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, layer.classes)
-    dtype = torch.promote_types(hidden.dtype, layer.weight.dtype)
+    labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, len(layer[1]))
+    dtype = torch.promote_types(hidden.dtype, layer[1].dtype)
     loss = chosen(temperature, entropy, dtype, tensors.cap_and_penalty(softcap, 0.0, dtype)[0])
     w = tensors.target_weights(hidden, asked, None, counts)
     found = _reduced(layer, loss, (labels.flatten(),), w, asked, w)
@@ -201,7 +187,6 @@ def linear_distillation_loss(
     student_bias: Tensor | None = None,
     teacher_bias: Tensor | None = None,
     teacher_top_k: TopK | None = None,
-    teacher_samples: tuple[Tensor, Tensor] | None = None,
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
@@ -216,26 +201,19 @@ def linear_distillation_loss(
     """Divergence of a linear layer's softmax from a teacher's, with the logits of one block of rows at a time.
 
     The teacher is another linear layer (`teacher_hidden`, `teacher_weight`), or what a cache has kept of one:
-    its most probable classes (`teacher_top_k`), or classes that were drawn from it (`teacher_samples`).
+    its most probable classes (`teacher_top_k`). No gradient flows into it.
 
     Parameters
     ----------
-    student_hidden : Tensor of floats, shape (..., H)
-        Hidden states of the student.
-    student_weight : Tensor of floats, shape (V, H)
-        Weight of the student's last layer.
-    teacher_hidden : Tensor of floats, shape (..., G), optional
-        Hidden states of the teacher, for the same rows; no gradient flows into them.
-    teacher_weight : Tensor of floats, shape (V, G), optional
-        Weight of the teacher's last layer; no gradient flows into it.
+    student_hidden, teacher_hidden : Tensor of floats, shapes (..., H) and (..., G)
+        Hidden states of both, for the same rows.
+    student_weight, teacher_weight : Tensor of floats, shapes (V, H) and (V, G)
+        Weights of their last layers.
+    student_bias, teacher_bias : Tensor of floats, shape (V,), optional
+        Biases of these layers.
     teacher_top_k : TopK, optional
         k classes of the teacher for each row, their probabilities at the same `temperature`, and the mass of all
         others; `top_k_of_teacher` makes it. The loss is the forward divergence between these k + 1 masses.
-    teacher_samples : tuple of two Tensors, shapes (..., n), optional
-        Classes drawn from the teacher and their weights, as `sample_targets` returns them. The loss is then the
-        cross-entropy with these, as in `sampled_loss`: on average the divergence plus the teacher's entropy.
-    student_bias, teacher_bias : Tensor of floats, shape (V,), optional
-        Biases of the two layers.
     temperature : float, default 1
         T > 0 divides both logits; a cache has to be taken at the same.
     scale, direction, beta
@@ -243,8 +221,7 @@ def linear_distillation_loss(
     targets : Tensor of integers, shape (...), optional
         Class indices; with `alpha` of 1 used only to find the rows that do not count, with `ignore_index`.
     alpha : float, default 1
-        Weight of the divergence, in [0, 1]. The cross-entropy with `targets`, at temperature 1, has 1 - alpha,
-        as in `mixed_loss`; a part of weight zero is left out.
+        Weight of the divergence; the cross-entropy with `targets` has 1 - alpha, as in `mixed_loss`.
     sample_weight, reduction, denominator
         As in `linear_cross_entropy`.
     ignore_index : int, optional
@@ -268,17 +245,14 @@ def linear_distillation_loss(
     >>> import torch, xent.torch
     >>> hidden, student = torch.eye(2), torch.zeros(3, 2, requires_grad=True)
     >>> teacher = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    >>> loss = xent.torch.linear_distillation_loss(hidden, student, hidden, teacher)
-    >>> loss.backward()
-    >>> round(loss.item(), 5)
-    0.12328
     >>> cache = xent.torch.top_k_of_teacher(hidden @ teacher.T, 2)
-    >>> kept = xent.torch.linear_distillation_loss(hidden, student, teacher_top_k=cache)
-    >>> round(kept.item(), 5)
+    >>> for of_teacher in ({"teacher_hidden": hidden, "teacher_weight": teacher}, {"teacher_top_k": cache}):
+    ...     print(round(xent.torch.linear_distillation_loss(hidden, student, **of_teacher).item(), 5))
+    0.12328
     0.12328
     """
-    layer = _Layer.checked(student_hidden, student_weight, student_bias, "student_")
-    refuse_transforms("linear_distillation_loss", *layer.tensors)
+    layer = _layer(student_hidden, student_weight, student_bias, "student_")
+    refuse_transforms("linear_distillation_loss", *layer)
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     if alpha < 1 and targets is None:
         raise ValueError(f"alpha: expected targets with an alpha below 1, got none with alpha={alpha!r}")
@@ -289,40 +263,26 @@ def linear_distillation_loss(
         )
     hidden, labels, counts, asked = student_hidden, None, None, tensors.Asked(reduction, denominator)
     if targets is not None:
-        looked_at = 0 if alpha == 1 else layer.classes
+        looked_at = 0 if alpha == 1 else len(layer[1])
         labels, counts = tensors.labels_of(targets, hidden, ignore_index, asked, looked_at)
     w = tensors.target_weights(hidden, asked, sample_weight, counts)
-    given = {
-        "teacher_hidden": teacher_hidden,
-        "teacher_top_k": teacher_top_k,
-        "teacher_samples": teacher_samples,
-    }
-    came = [name for name, value in given.items() if value is not None]
-    if len(came) != 1:
-        raise TypeError(
-            f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
-        )
+    if (teacher_hidden is None) == (teacher_top_k is None):
+        got = "none" if teacher_hidden is None else "both"
+        raise TypeError(f"teacher_hidden: expected this or teacher_top_k, got {got}")
     heat = divergence_settings(temperature, scale, direction)
     tensors.within(heat[0], "temperature", torch.promote_types(hidden.dtype, student_weight.dtype))
     teacher: tuple[Tensor, ...] = ()
     beside: tuple[Tensor, ...] = ()
-    soft: RowLoss
+    soft: RowLoss = Divergence(*heat, direction, beta_share(beta))
     if teacher_hidden is not None:
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        soft = Divergence(*heat, direction, beta_share(beta))
     else:
-        for name, value, only in (
-            ("teacher_weight", teacher_weight, None),
-            ("teacher_bias", teacher_bias, None),
-            ("direction", direction, "forward"),
-        ):
+        given = {"teacher_weight": teacher_weight, "teacher_bias": teacher_bias, "direction": direction}
+        for name, value in given.items():
+            only = "forward" if name == "direction" else None
             if value is not only:
-                raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {check.shown(value)}")
-        beta_share(beta)
-        if teacher_top_k is not None:
-            soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, layer.classes, asked)
-        else:
-            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes, asked)
+                raise ValueError(f"{name}: expected {only!r} with teacher_top_k, got {check.shown(value)}")
+        soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, len(layer[1]), asked)
     # The first part takes the teacher's logits, which are formed block by block.
     terms = Terms((soft,))
     if alpha < 1:
@@ -332,64 +292,46 @@ def linear_distillation_loss(
     return _reduced(layer, terms, beside, w, asked, w, teacher=teacher)
 
 
-def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> tuple[Tensor, ...]:
+def _taught(layer: Layer, hidden: Any, weight: Any, bias: Any) -> tuple[Tensor, ...]:
     """Check a teacher's layer beside the student's, and return its tensors."""
-    taught = _Layer.checked(hidden, weight, bias, "teacher_")
-    rows, classes = layer.hidden.shape[:-1], layer.classes
-    if taught.hidden.shape[:-1] != rows:
+    _layer(hidden, weight, bias, "teacher_")
+    rows, classes, came = layer[0].shape[:-1], len(layer[1]), len(weight)
+    if hidden.shape[:-1] != rows:
         raise ValueError(
             f"teacher_hidden: expected rows of shape {tuple(rows)}, those of student_hidden, "
             f"got shape {tuple(hidden.shape)}"
         )
-    if taught.classes != classes:
-        least = min(taught.classes, classes)
-        whose = "teacher" if taught.classes > classes else "student"
+    if came != classes:
+        whose = "teacher" if came > classes else "student"
         raise ValueError(
-            f"teacher_weight: expected {classes:,} rows, as student_weight, got {taught.classes:,}; if both have "
-            f"the same tokens and the rest is padding, slice: {whose}_weight[:{least}], and its bias alike"
+            f"teacher_weight: expected {classes:,} rows, as student_weight, got {came:,}; if both have the same tokens "
+            f"and the rest is padding, slice: {whose}_weight[:{min(came, classes)}], and its bias alike"
         )
-    tensors.same_device(hidden, "teacher_hidden", layer.hidden)
+    tensors.same_device(hidden, "teacher_hidden", layer[0])
     return _matrix(hidden.detach()), *(x.detach() for x in (weight, bias) if x is not None)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """What makes logits: hidden (..., H), weight (V, H) and bias (V,)."""
-
-    hidden: Tensor
-    weight: Tensor
-    bias: Tensor | None
-
-    @classmethod
-    def checked(cls, hidden: Any, weight: Any, bias: Any, whose: str) -> _Layer:
-        """Check these three; `whose` is how the names of the last two begin, and of the first but for ours."""
-        of_hidden = "hidden" if whose == "linear_" else f"{whose}hidden"
-        named = {of_hidden: hidden, f"{whose}weight": weight, f"{whose}bias": bias}
-        for name, value in named.items():
-            if value is not None or not name.endswith("bias"):
-                tensors.same_device(tensors.floats(value, name), name, hidden)
-        if hidden.ndim == 0:
-            raise ValueError(f"{of_hidden}: expected shape (..., H), got a single number")
-        if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
-            raise ValueError(
-                f"{whose}weight: expected shape (V, {hidden.shape[-1]}), a row for each class, "
-                f"got {tuple(weight.shape)}"
-            )
-        if bias is not None and bias.shape != weight.shape[:1]:
-            raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
-        return cls(hidden, weight, bias)
-
-    @property
-    def classes(self) -> int:
-        return len(self.weight)
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.hidden, self.weight, self.bias
+def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> Layer:
+    """Check what makes logits; `whose` is how the names of the last two begin, and of the first but for ours."""
+    of_hidden = "hidden" if whose == "linear_" else f"{whose}hidden"
+    named = {of_hidden: hidden, f"{whose}weight": weight, f"{whose}bias": bias}
+    for name, value in named.items():
+        if value is not None or not name.endswith("bias"):
+            tensors.same_device(tensors.floats(value, name), name, hidden)
+    if hidden.ndim == 0:
+        raise ValueError(f"{of_hidden}: expected shape (..., H), got a single number")
+    if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
+        raise ValueError(
+            f"{whose}weight: expected shape (V, {hidden.shape[-1]}), a row for each class, "
+            f"got {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
+    return hidden, weight, bias
 
 
 def _reduced(
-    layer: _Layer,
+    layer: Layer,
     terms: Terms,
     beside: tuple[Tensor, ...],
     weight: Tensor | None,
@@ -399,8 +341,8 @@ def _reduced(
     teacher: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """Turn weights and the reduction into a factor for each row, and apply the loss."""
-    hidden, device = layer.hidden, layer.hidden.device
-    dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
+    hidden, device = layer[0], layer[0].device
+    dtype = wide(torch.promote_types(hidden.dtype, layer[1].dtype))
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
     like = hidden.new_empty(0, dtype=dtype)
@@ -408,7 +350,7 @@ def _reduced(
     factor = like.new_ones(hidden.shape[:-1]) if weight is None else weight.detach().to(dtype)
     factor = (factor if divisor is None else factor / divisor).flatten()
     factor = factor.expand(1 if terms.shares else len(terms.parts), -1)
-    tensors = layer.tensors
+    tensors = layer
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):
         # As autocast does for a linear layer; double precision is left as it is.

@@ -27,8 +27,6 @@ BLOCK_ELSEWHERE, LEAST_ELSEWHERE = 2**26, 1024
 STEP, STEP_ELSEWHERE = 2**18, 2**26
 # Entries of a half-precision weight that are converted at a time.
 TILE = 2**22
-# Whether this PyTorch multiplies matrices of bfloat16 into one of float32, as GPUs do; from 2.8 on.
-MIXED_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
 
 
 @torch.library.custom_op("xent::linear_loss", mutates_args=())
@@ -112,7 +110,7 @@ def _sizes(device: str, classes: int, taught: bool) -> tuple[int, int]:
 def _mixed(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
     """Whether the device multiplies these two as they are and adds up in this dtype, float32."""
     halves = a.dtype == b.dtype == torch.bfloat16
-    return MIXED_PRODUCTS and a.is_cuda and halves and dtype == torch.float32
+    return a.is_cuda and halves and dtype == torch.float32
 
 
 def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:

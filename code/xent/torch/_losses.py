@@ -26,13 +26,7 @@ from xent.losses import clip, exponent
 from . import _checks as tensors
 from ._checks import FLOAT_DTYPES, LABEL_DTYPES, held
 from ._reduction import concrete, reduce_each, reduce_rows
-from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
-
-
-@check.named_axis
-def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.log_sum_exp` on tensors; nan stays nan."""
-    return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
+from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs
 
 
 @check.named_axis
@@ -48,20 +42,6 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     """
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return log_probs(moved).movedim(-1, axis)
-
-
-def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan."""
-    moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    nats = Entropy().plain(moved)
-    return nats if base is None else nats / check.unit(base)
-
-
-@check.named_axis
-def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
-    moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    return torch.softmax(moved, -1).movedim(-1, axis)
 
 
 def cross_entropy(
@@ -81,9 +61,9 @@ def cross_entropy(
     """`xent.cross_entropy` on tensors, in place of `torch.nn.functional.cross_entropy`.
 
     The class axis is the last one unless `axis` says otherwise: PyTorch's own function wants it second. There is no
-    default for `ignore_index`: PyTorch's is -100. A target of weight zero does not count: its loss and its gradient are
-    zero, whatever its logits hold. Class weights have the effect on small batches that `xent.cross_entropy` tells of.
-    Tensors alone have `softcap` and `z_loss`, which are those of `linear_cross_entropy`.
+    default for `ignore_index`: PyTorch's is -100. A target of weight zero does not count: its loss and its gradient
+    are zero, whatever its logits hold. Tensors alone have `softcap` and `z_loss`, which are those of
+    `linear_cross_entropy`.
 
     Notes
     -----
@@ -137,12 +117,8 @@ def selected_log_probs(
 
     Parameters
     ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits, the classes along `axis`.
-    targets : Tensor of integers, the shape of the logits without the class axis
-        Class indices in [0, K), such as the tokens that were drawn.
-    axis : int, default -1
-        The class axis.
+    logits, targets, axis
+        As in `cross_entropy`; the targets are such as the tokens that were drawn.
     temperature : float, default 1
         T > 0 divides the logits, as when the tokens were drawn.
     ignore_index : int, optional
@@ -224,16 +200,7 @@ def binary_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.binary_cross_entropy` on tensors, accurate in both tails; soft targets may carry a gradient too.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([40.0, -1000.0], requires_grad=True)
-    >>> xent.torch.binary_cross_entropy(z, torch.tensor([1, 1]), reduction="sum").backward()
-    >>> z.grad
-    tensor([-4.2484e-18, -1.0000e+00])
-    """
+    """`xent.binary_cross_entropy` on tensors, accurate in both tails; soft targets may carry a gradient too."""
     asked = tensors.Asked(reduction, denominator)
     z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing, asked)
     up, down = _binary_sides(z, y, n)
@@ -255,19 +222,7 @@ def focal_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.focal_loss` on tensors.
-
-    The loss is not proper: `xent.scoring.invert_focal` says what a model that was trained with it believes.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([[3.0, 0.0], [-torch.inf, 0.0]], requires_grad=True)  # easy, and thought impossible
-    >>> xent.torch.focal_loss(z, torch.tensor([0, 0]), reduction="sum").backward()
-    >>> z.grad
-    tensor([[-3.1487e-04,  3.1487e-04],
-            [-1.0000e+00,  1.0000e+00]])
-    """
+    """`xent.focal_loss` on tensors; its gradient is finite also where a target is thought impossible."""
     z, axis = tensors.logits_of(logits, "logits", axis)
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
@@ -320,17 +275,7 @@ def log_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.log_loss` on tensors; a clipped probability has no gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> p = torch.tensor([[0.75, 0.25], [1.0, 0.0]], requires_grad=True)
-    >>> xent.torch.log_loss(p, torch.tensor([0, 1]), eps=1e-6).backward()
-    >>> p.grad
-    tensor([[-0.6667,  0.0000],
-            [ 0.0000,  0.0000]])
-    """
+    """`xent.log_loss` on tensors; a clipped probability has no gradient."""
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, asked, axis=axis)

@@ -43,11 +43,7 @@ def concrete(*tensors: Tensor | None) -> bool:
 
 
 def reduce_rows(
-    loss: RowLoss | Terms,
-    z: Tensor,
-    others: tuple[Tensor, ...],
-    weight: Tensor | None,
-    divisor: Divisor,
+    loss: RowLoss | Terms, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, divisor: Divisor
 ) -> Tensor:
     """Weigh and reduce a loss of rows; a row of weight zero is out, whatever it holds.
 
@@ -89,11 +85,7 @@ def accumulator(x: Tensor) -> torch.dtype:
 
 
 def _plainly(
-    terms: Terms,
-    z: Tensor,
-    beside: tuple[Tensor, ...],
-    weight: Tensor | None,
-    divisor: Divisor,
+    terms: Terms, z: Tensor, beside: tuple[Tensor, ...], weight: Tensor | None, divisor: Divisor
 ) -> Tensor:
     z = z.to(wide(z.dtype))
     beside = tuple(x.to(z.dtype) if x.is_floating_point() else x for x in beside)
@@ -101,7 +93,7 @@ def _plainly(
         out = weight <= 0
 
         def emptied(x: Tensor) -> Tensor:
-            return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 0.0)
+            return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 1.0)
 
         beside = tuple(emptied(x) if x.is_floating_point() else x for x in beside)
         z = emptied(z)
@@ -109,11 +101,7 @@ def _plainly(
 
 
 def _blockwise(
-    terms: Terms,
-    z: Tensor,
-    others: tuple[Tensor, ...],
-    weight: Tensor | None,
-    scale: Tensor | float | None,
+    terms: Terms, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, scale: Tensor | float | None
 ) -> tuple[Tensor, Tensor]:
     """Weighted losses, and their gradient times `scale` (one number, or one a row) unless that is None."""
     classes, dtype, flat = z.shape[-1], wide(z.dtype), z.ndim == 2
@@ -184,12 +172,7 @@ class _Reduced(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        z: Tensor,
-        terms: Terms,
-        others: tuple[Tensor, ...],
-        weight: Tensor | None,
-        divisor: Divisor,
+        ctx: Any, z: Tensor, terms: Terms, others: tuple[Tensor, ...], weight: Tensor | None, divisor: Divisor
     ) -> Tensor:
         ctx.terms, ctx.divisor, ctx.has_weight = terms, divisor, weight is not None
         ctx.save_for_backward(z, *others, *([weight] if weight is not None else []))

@@ -225,33 +225,6 @@ class Entropy(RowLoss):
 
 
 @dataclass(frozen=True)
-class Sampled(RowLoss):
-    """Cross-entropy with some classes, each of which has a mass and may come more than once."""
-
-    temperature: float = 1.0
-    squared: bool = False
-    takes: ClassVar[int] = 2
-    indices: ClassVar[str] = "teacher_samples"
-    arrays: ClassVar[int] = 1
-
-    def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        at, masses = beside
-        log_q = log_probs(z / self.temperature).gather(-1, at)
-        losses = (-masses * torch.where(masses > 0, log_q, 0.0)).sum(-1)
-        return losses * self.temperature**2 if self.squared else losses
-
-    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
-        (at, masses), t = (beside[0], beside[1].to(z.dtype)), self.temperature
-        _, log_total = normalised(z if t == 1 else z / t, out, work[0])
-        mass = masses.sum(-1, keepdim=True)
-        gaps = work[0].gather(-1, at).neg_().masked_fill_(masses == 0, 0.0)
-        if factor is not None:
-            out.mul_(mass).scatter_add_(-1, at, -masses).mul_(factor * (t if self.squared else 1 / t))
-        losses = (mass * log_total).squeeze(-1) + (masses * gaps).sum(-1)
-        return losses * t**2 if self.squared else losses
-
-
-@dataclass(frozen=True)
 class Terms:
     """Losses of the same logits, which a soft cap may bound and a temperature divide first.
 

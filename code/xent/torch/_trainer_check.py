@@ -57,24 +57,19 @@ def check_trainer(
     Raises
     ------
     TypeError
-        If `trainer` is neither; if `batches` cannot be iterated over.
+        If `trainer` is neither, or `batches` cannot be iterated over.
     ValueError
-        If there is no training data, or the loader ends before a window is full; if nothing is accumulated, and
-        `batches` is no list or tuple; if micro-batches cannot be joined.
+        If there is no training data, or less than a window; if nothing is accumulated, and `batches` is no list or
+        tuple; if micro-batches cannot be joined.
 
     Notes
     -----
     The model is put in evaluation mode, so that dropout does not hide the divisor. The reference is the trainer's own
-    loss, or its own step, over the window's examples in one batch. Where that is too large, take a smaller
-    configuration. If all micro-batches of a window have as many labels, its last one gives way to the first, of up to
-    64 more, that has not. TRL's GKD generates with the student: every prompt gets one reply, kept for the comparison.
-
-    Examples
-    --------
-    Of a `transformers.Trainer` of a GPT-2, ``check_trainer(trainer).cause`` is, as `experiments/trainers` records it::
-
-        the right direction, 0.8897 of what it should be: divided by the 145 labels before the shift, not by the
-        129 targets
+    loss, or its own step, over the window's examples in one batch. If all micro-batches of a window have as many
+    labels, its last one gives way to the first, of up to 64 more, that has not. TRL's GKD generates with the student:
+    every prompt gets one reply, kept for the comparison. Of a `transformers.Trainer` of a GPT-2, as
+    `experiments/trainers` records it, ``check_trainer(trainer).cause`` is "the right direction, 0.8897 of what it
+    should be: divided by the 145 labels before the shift, not by the 129 targets".
     """
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
