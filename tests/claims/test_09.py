@@ -386,9 +386,7 @@ def measured(columns: tuple[str, str]) -> dict[str, Array]:
         sign, z = 2.0 * y[train] - 1, {}
         for name, rule in LOSSES.items():
 
-            def objective(
-                w: Array, rule: Any = rule, train: Array = train, sign: Array = sign
-            ) -> float:
+            def objective(w: Array, rule: Any = rule, train: Array = train, sign: Array = sign) -> float:
                 q = np.clip(xent.sigmoid(sign * (A[train] @ w)), 1e-300, 1)
                 each = rule(np.stack([q, 1 - q], -1), np.zeros(len(q), int))
                 return float(np.mean(each) + 5e-4 * w[:2] @ w[:2])
