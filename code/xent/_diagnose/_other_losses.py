@@ -51,8 +51,8 @@ def other_axes(caller: Caller, own: Own) -> Diagnosis | None:
                     reader.ndim = v.ndim
                     targets = ("indices" if form == "indices" else "one-hot",)
                     fields = {"family": CATEGORICAL, "targets": targets, **reader.scale(), "axis": AXES[axis]}
-                    fields |= {"smoothing": 0.0, "layout": UNKNOWN if dims == 2 else layout}
-                    return reader.finish(own, reader.whole_gradient(x, t, UNKNOWN), (), fields)
+                    fields |= {"layout": UNKNOWN if dims == 2 else layout}
+                    return reader.finish(own, reader.said_of_gradient(x, t, UNKNOWN), (), fields)
             if dims == 2 and form == "indices":
                 return None  # it takes rows, which nothing here explains
     return None
