@@ -237,8 +237,8 @@ class Law:
         n, k = x.shape
         if n > 1 and x.size > 4_000_000:
             halves = zip(np.array_split(x, 2), np.array_split(t, 2), strict=True)
-            own, common = zip(*(self.rows(*half, by_class) for half in halves), strict=True)
-            return np.concatenate(own), np.concatenate(common)
+            parts = [self.rows(*half, by_class) for half in halves]
+            return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
         x = x / x.sum(-1, keepdims=True) if self.normalises else x
         t = self.reading.sides(t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float))
         shares, cost = self.shares(t), self.reading.costs(x, self.bend, self.floor, self.adds)

@@ -376,11 +376,11 @@ class Reader(Trial):
                 named = said.format({"rows": "one-hot"}.get(form, form))
                 probes.append((named, self.alone(*certain, form)))
         for said, pair in probes:
-            over, every = "1000" in said, "every label" in said
-            if (seen := self.call(*pair)) is None and not over:
+            huge, every = "1000" in said, "every label" in said
+            if (seen := self.call(*pair)) is None and not huge:
                 continue
             seen = np.array(np.nan) if seen is None else seen
-            if every or np.isnan(seen).any() or (over and not np.isfinite(seen).all()):
+            if every or np.isnan(seen).any() or (huge and not np.isfinite(seen).all()):
                 value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
                 self.notes.append(said.format(value) + ": 0 / 0" * (value == "nan" and every))
 
@@ -459,7 +459,7 @@ class Reader(Trial):
                 answered |= bool(seen)
                 for shifts, mean in means if seen and layout not in found else ():
                     axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
-                    change = {"over": mean, "shifts": shifts, "layout": layout}
+                    change: Changes = {"over": mean, "shifts": shifts, "layout": layout}
                     told = change | {"left_out": kept.left_out | out}
                     if seen[0][2].ndim == axes and all(self.holds(v, x, t, **told) for x, t, v in seen):
                         said = "over all positions" if pad is None and "valid" in mean else mean
