@@ -41,11 +41,8 @@ BIN, OF_BITS = {"family": BCE, "denominator": "N*K"}, {"targets": ("indices",)}
 DISTILLED = {"family": KL, "targets": ("logits",)}
 SIGNED = {"sign": -1, "pos_weight": (-10 / 9,) * 3, "factor": 9.0}
 NOT, FEW, LIKE = "not that of the value", "rows: right at ", "look like probabilities"
-GRADIENT, FADES, DELTA = (
-    {"gradient": NOT},
-    {"gradient": "that of the value, but "},
-    "adds 1.0e-07 to the probability",
-)
+GRADIENT, FADES = {"gradient": NOT}, {"gradient": "that of the value, but "}
+DELTA = "adds 1.0e-07 to the probability"
 
 
 def drawn(*shape: int) -> Any:
@@ -191,9 +188,8 @@ def shifted_in_place(z: Any, y: Any) -> Any:
     return -(picked(z, y) - np.log(np.exp(z).sum(1))).mean()
 
 
-def over_nonzero(
-    z: Any, y: Any
-) -> Any:  # with jax.nn.one_hot, for which a label that is no class is a row of 0
+def over_nonzero(z: Any, y: Any) -> Any:
+    """With jax.nn.one_hot, for which a label that is no class is a row of 0."""
     losses = -((y[:, None] == np.arange(z.shape[-1])) * xent.log_softmax(z)).sum(-1)
     return losses.sum() / np.count_nonzero(losses)
 
@@ -203,9 +199,8 @@ def smoothed_padded_sum(z: Any, y: Any) -> Any:  # facebookresearch/fairseq
     return ((y != 1) * -((0.9 - other) * lp.gather(1, y[:, None])[:, 0] + other * lp.sum(-1))).sum()
 
 
-def softmax_then_logarithm(
-    z: Any, t: Any
-) -> Any:  # a contest's log loss: clip, divide by the row's sum, clip
+def softmax_then_logarithm(z: Any, t: Any) -> Any:
+    """A contest's log loss: clip, divide by the row's sum, clip."""
     p = np.clip(softmax(z, 1), 1e-15, 1 - 1e-15)
     return -(t * np.log(p / p.sum(1, keepdims=True))).sum(1).mean()
 
@@ -231,11 +226,8 @@ def lengths(power: float | None, shift: int = 0, scale: float = 1.0, more: int =
         z, y = z[:, : z.shape[1] - shift], y[:, shift:]
         losses: Any = each(z.movedim(-1, 1), y)
         counts: Any = (y != -100).sum(1) if losses.ndim == 2 else 1 / 0  # rows of indices only
-        return (
-            losses.sum() / counts.sum()
-            if power is None
-            else scale * (losses.sum(1) / (counts + more) ** power).mean()
-        )
+        means = losses.sum() / counts.sum() if power is None else losses.sum(1) / (counts + more) ** power
+        return scale * means.mean()
 
     return loss
 

@@ -47,9 +47,8 @@ def agrees(field: str, seen: Any, want: Any) -> bool:
         return want in str(seen)
     if isinstance(want, tuple) and isinstance(want[0], str):
         return set(seen) == set(want)
-    return bool(
-        seen == (pytest.approx(want, rel=1e-3, abs=1e-6) if isinstance(want, tuple | float) else want)
-    )
+    want = pytest.approx(want, rel=1e-3, abs=1e-6) if isinstance(want, tuple | float) else want
+    return bool(seen == want)
 
 
 @pytest.mark.slow
