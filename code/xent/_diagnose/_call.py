@@ -141,11 +141,9 @@ class Caller:
     def copy(self, values: Array, own: Any = None) -> Any:
         """A fresh copy in the library that is asked with, in the format of `own` if there is one."""
         values, kind = np.asarray(values), library(own)
-        dtype = self.dtype if values.dtype.kind == "f" else None
+        dtype = self.dtype if values.dtype.kind == "f" and kind not in ("torch", "tensorflow") else None
         if isinstance(getattr(own, "dtype", None), np.dtype) and self.arrays != "tensorflow":
             dtype = own.dtype
-        if kind in ("torch", "tensorflow"):
-            dtype = None
         copy = np.array(values, dtype, order="C")
         if self.arrays == "torch":
             tensor = import_module("torch").from_numpy(copy)
