@@ -9,20 +9,21 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from xent._validate import choice, real_array
 
 from . import _call as calls
-from ._call import LIBRARIES, Caller, Loss, TooSlow, loaded, numbers_within, to_numpy
-from ._law import LEVELS
+from ._call import LIBRARIES, Caller, Loss, NoDiagnosis, loaded, numbers_within, to_numpy
+from ._law import LEVELS, Law
 from ._other_losses import function_of_one, other_axes
-from ._read import Candidate, Own, Reader
+from ._read import Own, Reader
 from ._report import Diagnosis
-from ._rows import FULL, KINDS, SHAPES, TOLERANCE, Call, Data, datasets, fits, inputs
+from ._rows import KINDS, SHAPES, Call, Data, datasets, fits, inputs
 
+Candidate: TypeAlias = "tuple[Data, Law]"
 ORDERS = ("prediction", "target")
 CLASSES, SMALL = (3, 2, 5, 4, 7, 10), 5  # up to these many all laws are tried
 PLAIN, RARE = ("indices", "rows"), ("signs", "logarithms", "labels", "logits", "soft")
@@ -30,33 +31,12 @@ PLAIN, RARE = ("indices", "rows"), ("signs", "logarithms", "labels", "logits", "
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
 
-class Unsteady(Exception):
-    """Two equal calls return two values."""
-
-
-def explained(data: list[Data], levels: range) -> list[Candidate]:
-    """The laws of the lowest level of complication at which any data set is explained."""
-    precision = data[0].precision() if data else "float64"
-    coarse, tolerance = "16" in precision, TOLERANCE[precision]
-    for level in levels:
-        found = []
-        for d in data:
-            simple = coarse or d.call.form == "signs" or (d.binary and d.call.k > FULL)
-            if not level or (not simple and d.promising(*LEVELS[level])):
-                found += [Candidate(d, law) for law in fits(d, level, tolerance, coarse and not d.soft)]
-        if found:
-            return found
-    return []
-
-
 class Search:
     """The way through libraries, shapes and numbers of classes, and what was met on it."""
 
-    def __init__(
-        self, loss: Loss, arrays: str, mine: str, shape: tuple[int, ...], batch: Own, shapes: tuple[str, ...]
-    ) -> None:
-        self.loss, self.arrays, self.mine, self.own = loss, arrays, mine, shape
-        self.batch, self.shapes = batch, shapes
+    def __init__(self, loss: Loss, arrays: str, logits: Any, batch: Own, shapes: Any = SHAPES) -> None:
+        self.loss, self.arrays, self.logits, self.batch, self.shapes = loss, arrays, logits, batch, shapes
+        shape = logits if is_shape(logits) else np.shape(() if logits is None else to_numpy(logits))
         # Time and memory grow with the square of the classes.
         axes = (shape[-1], shape[1]) if len(shape) > 1 else ()
         self.classes = tuple(n for n in dict.fromkeys(axes) if 2 <= n <= 3000)
@@ -65,7 +45,7 @@ class Search:
         self.said: dict[str, str] = {}
         self.searched = False
         self.answered: list[Data] = []
-        self.numbers: set[str] = set()
+        self.numbers: set[bool] = set()
 
     def callers(self) -> list[Caller]:
         """The libraries, that of the reader's batch first, and last those whose arrays seem to be of a wrong type."""
@@ -79,7 +59,7 @@ class Search:
             return True
 
         found = [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in calls.ways(self.loss)]
-        return sorted(found, key=lambda c: (c.arrays != self.mine, strange(c)))
+        return sorted(found, key=lambda c: (c.arrays != calls.library(self.logits), strange(c)))
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
@@ -93,18 +73,15 @@ class Search:
                 if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape)
-                labels = any(f.data.call.form == "indices" for f in found)
-                costs = [min((f.cost for f in models), default=np.inf) for models in (found, best)]
-                if found and (not best or (labels and costs[0] <= costs[1])):
-                    best = found
-                if labels or any(f.data.binary or f.data.soft for f in found):
+                labels = any(law.form == "indices" for _, law in found)
+                least, before = (min(map(_cost, models), default=np.inf) for models in (found, best))
+                best = found if found and (not best or (labels and least <= before)) else best
+                if labels or any(d.binary or d.soft for d, _ in found):
                     break
                 rows |= bool(found)
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
-            least = min(best, key=lambda f: f.cost).data if best else None
-            if least and (caller.dtype != "float64" or caller.arrays != "torch"):
-                break
-            if least and (least.call.form == "indices" or least.binary):
+            other = (caller.arrays, caller.dtype) != ("torch", "float64")
+            if best and (other or (d := min(best, key=_cost)[0]).call.form == "indices" or d.binary):
                 break
         return best
 
@@ -124,30 +101,32 @@ class Search:
             yield from [large] if tried == 1 and large else [1] * (shape == "(N, K)")
 
         for k in sizes():
-            answers, found = self.at(caller, shape, k, deep=k == large)
+            before = caller.answered
+            found = self.at(caller, shape, k, not self.searched and (k <= SMALL or k == large))
+            answers = caller.answered > before
             tried += answers
             if found or tried >= (1 if self.searched else 3):
                 return found
             large = k if k > SMALL and answers else large
         return []
 
-    def at(self, caller: Caller, shape: str, k: int, deep: bool) -> tuple[bool, list[Candidate]]:
-        """Whether the loss answers with numbers at all, and the models that explain them."""
-        before = caller.answered
+    def at(self, caller: Caller, shape: str, k: int, thorough: bool) -> list[Candidate]:
+        """The laws, of the lowest level of complication, that explain a loss that answers with numbers."""
+        data: list[Data] = []
         if self.searched and caller.answered > 2500:
-            return False, []  # enough has been seen that nothing explains
-        thorough, data = not self.searched and (k <= SMALL or deep), list[Data]()
+            return []  # enough has been seen that nothing explains
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
         for forms, levels in ((PLAIN, 1), (RARE, len(LEVELS)))[: 1 + thorough]:
             for order, form in itertools.product(ORDERS, forms):
                 data += self.measured(Call(caller, order, shape, form, k))
-            if found := explained(data, range(levels)):
-                break
-        if not data:
-            return caller.answered > before, []
+            dtype = data[0].precision() if data else "float64"
+            for level in range(levels):
+                if found := [(d, law) for d in data for law in fits(d, level, dtype)]:
+                    self.answered += data
+                    return found
         self.answered += data
-        self.searched |= not found and thorough
-        return True, found
+        self.searched |= bool(data) and thorough
+        return []
 
     def measured(self, call: Call) -> list[Data]:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
@@ -155,10 +134,10 @@ class Search:
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
         t = np.random.default_rng(4).dirichlet(np.ones(k), 6) if call.soft else t
         for kind, m in itertools.product(KINDS, self.copies[::2]):
-            rows = inputs(kind, False, 6, k, np.random.default_rng(2))
-            rows, labels = (rows, t) if m == 1 else (np.resize(rows, (m, k)), np.resize(t, (m, k)))
-            if (seen := call.ask(rows, labels)) is not None:
-                value, given = seen, (rows, labels)
+            x = inputs(kind, False, 6, k, np.random.default_rng(2))
+            pair = [np.resize(a, (m if m > 1 else 6, k)) for a in (x, t)]
+            if (seen := call.ask(*pair)) is not None:
+                value, given = seen, pair
                 if not np.isnan(seen).all():
                     break
         if value is None:
@@ -171,31 +150,27 @@ class Search:
             again = call.ask(*given)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
-                raise Unsteady(f"two equal calls return the shapes {shapes}")
+                raise NoDiagnosis(f"two equal calls return the shapes {shapes}")
             if not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
                 a, b = value.ravel()[0], again.ravel()[0]
-                raise Unsteady(f"two equal calls return two values, {a:.6g} and {b:.6g}")
-        self.numbers.add("nan" if np.isnan(value).all() else "number")
+                raise NoDiagnosis(f"two equal calls return two values, {a:.6g} and {b:.6g}")
+        self.numbers.add(not np.isnan(value).all())
         return list(datasets(call, self.copies))
 
     def described(self, found: list[Candidate]) -> Diagnosis:
         """Choose among the models, put the further questions, and let fresh batches judge."""
         # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
-        yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.law.reading.rank == 0}
-        found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
-        least = min(f.cost for f in found)
-        best = [f for f in found if f.cost < least + 0.5]
+        yes_no = {(d.call, d.kind) for d, law in found if d.binary and law.reading.rank == 0}
+        found = [(d, law) for d, law in found if d.binary or (d.call, d.kind) not in yes_no]
+        best = [f for f in found if f[1].cost < min(map(_cost, found)) + 0.5]
         forms = {"indices": 0, "logits": 1}  # what takes the latter takes their logarithms, normalised, too
-        chosen = min(best, key=lambda f: (forms.get(f.data.call.form, 2), f.data.call.order != "prediction"))
-        call, reading = chosen.data.call, chosen.law.reading
-        alike = [f for f in best if f.data.call.form == call.form]
-        orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
-        # What else explains the same calls, and the other forms of target that are read alike.
-        others = [f.law.reading for f in alike if f.data.call.order == call.order]
-        names = {(r.name, r.family) for r in others} - {(reading.name, reading.family)}
-        same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
-        read_alike = {f.data.call.form for f in same if f.law.reading == reading}
-        result = Reader(chosen.data, chosen.law, read_alike).report(self.batch)
+        data, law = min(best, key=lambda f: (forms.get(f[1].form, 2), f[1].first != "prediction"))
+        alike = [other for _, other in best if other.form == law.form]
+        orders = {other.first for other in alike if other.reading.name == law.reading.name}
+        # What else explains the same calls.
+        names = {(o.reading.name, o.reading.family) for o in alike if o.first == law.first}
+        names -= {(law.reading.name, law.reading.family)}
+        result, call = Reader(data, law).report(self.batch), data.call
         if not result.known:
             return result if result.tried else other_axes(call.caller, self.batch) or result
         first = "either" if len(orders) > 1 else result.first
@@ -213,7 +188,7 @@ class Search:
             named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
             wrong = tuple(v for v in said if "it returned" in v)
             return Diagnosis(notes=wrong or ("every call raises", *named, *said))
-        if self.numbers == {"nan"}:
+        if True not in self.numbers:
             return Diagnosis(notes=("it returns nan for every batch", *said))
         notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
         if not self.answered:
@@ -221,9 +196,7 @@ class Search:
         plain = [d.call for d in self.answered if not d.binary and d.call.form in PLAIN]
         notes += function_of_one(plain[0]) if plain else ()
         if (dtype := self.answered[0].call.caller.result_dtype) in ("float16", "bfloat16"):
-            notes += (
-                f"in {dtype} a temperature or the weights of a binary loss are not looked for: try float32",
-            )
+            notes += (f"in {dtype} neither a temperature nor weights are looked for: try float32",)
         return Diagnosis(arrays=self.answered[0].call.caller.arrays, notes=notes)
 
     def understood(self) -> Diagnosis:
@@ -235,10 +208,18 @@ class Search:
         if mine or (found and not result.known and not result.tried) or result.axis == "the whole array":
             # It may flatten rows, as those of sequences, or compare the first with the second's label.
             shapes = tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s)
-            again = Search(self.loss, self.arrays, self.mine, self.own, self.batch, shapes)
+            again = Search(self.loss, self.arrays, self.logits, self.batch, shapes)
             other = again.described(found) if (found := again.run()) else result
             return other if other.known or (not mine and other.tried) else result
         return result
+
+
+def _cost(found: Candidate) -> float:
+    return found[1].cost
+
+
+def is_shape(logits: Any) -> bool:
+    return isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
 
 
 def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, arrays: str = "auto") -> Diagnosis:
@@ -261,9 +242,8 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Returns
     -------
     Diagnosis
-        What was found, and what shows it. A loss that no model predicts on every batch that was tried, your own
-        among them, or that refuses your own, is "unknown", with notes: where larger batches alone differ, they say
-        from which size on.
+        What was found. A loss that no law predicts on every batch that was tried, your own among them, or that
+        refuses your own, is "unknown", with notes: where larger batches alone differ, they say from which size on.
 
     Raises
     ------
@@ -274,12 +254,11 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
 
     Notes
     -----
-    Single rows are measured first, then a model is fitted to them: logarithms of what is read, times a matrix
-    that holds factor, smoothing and weights, with a temperature, a focusing and common terms. Batches tell the
-    reduction. The whole has to predict fresh batches within 1e-5 of the loss, or of 1 if it is less (in float32 1e-4,
-    in float16 3e-2, in bfloat16 0.25, which hides smoothing), up to 8,200 rows, 1,200 classes and sequences of 300
-    (`tried`). Chunks or limits beyond these show with a batch of your own alone. Of a loss that no cross-entropy
-    predicts the notes say whether a row's loss is a function of its label's probability, or of its margin, alone.
+    Single rows are measured first, then a law is fitted to them; batches tell the reduction. The whole has to predict
+    fresh batches within 1e-5 of the loss, or of 1 if it is less (in float32 1e-4, in float16 3e-2, in bfloat16 0.25),
+    up to 8,200 rows, 1,200 classes and sequences of 300 (`tried`). Chunks or limits beyond these show with a batch of
+    your own alone. Of a loss that no cross-entropy predicts the notes say whether a row's loss is a function of its
+    label's probability, or of its margin, alone.
 
     Examples
     --------
@@ -294,20 +273,20 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     """
     loss = calls.resolve(loss)
     choice(arrays, "arrays", ("auto", *LIBRARIES))
-    is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
-    for name, given in (("logits", None if is_shape else logits), ("targets", targets)):
-        if given is not None:
-            real_array(to_numpy(given), name, bools=name == "targets")
+    given = None if is_shape(logits) else logits
+    for name, values in (("logits", given), ("targets", targets)):
+        if values is not None:
+            real_array(to_numpy(values), name, bools=name == "targets")
     if inspect.isclass(loss):
         said = f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)"
         return Diagnosis(notes=(said,))
-    batch = None if targets is None else (None if is_shape else logits, targets)
-    shape = logits if is_shape else () if logits is None else np.shape(to_numpy(logits))
-    search = Search(loss, arrays, calls.library(logits), shape, batch, tuple(SHAPES))
-    printed = io.StringIO()
+    search, printed = (
+        Search(loss, arrays, logits, None if targets is None else (given, targets)),
+        io.StringIO(),
+    )
     try:
         with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):
             found = search.understood()
-    except (TooSlow, Unsteady) as error:
+    except NoDiagnosis as error:
         found = Diagnosis(notes=(str(error),))
     return replace(found, notes=(*found.notes, "prints while it is called")) if printed.getvalue() else found

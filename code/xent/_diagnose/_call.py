@@ -118,8 +118,8 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
-class TooSlow(Exception):
-    """A loss of which a single call takes seconds."""
+class NoDiagnosis(Exception):
+    """Why there is none: a single call takes seconds, or two equal ones return two values."""
 
 
 class Caller:
@@ -141,11 +141,9 @@ class Caller:
     def copy(self, values: Array, own: Any = None) -> Any:
         """A fresh copy in the library that is asked with, in the format of `own` if there is one."""
         values, kind = np.asarray(values), library(own)
-        dtype = self.dtype if values.dtype.kind == "f" else None
+        dtype = self.dtype if values.dtype.kind == "f" and kind not in ("torch", "tensorflow") else None
         if isinstance(getattr(own, "dtype", None), np.dtype) and self.arrays != "tensorflow":
             dtype = own.dtype
-        if kind in ("torch", "tensorflow"):
-            dtype = None
         copy = np.array(values, dtype, order="C")
         if self.arrays == "torch":
             tensor = import_module("torch").from_numpy(copy)
@@ -182,7 +180,7 @@ class Caller:
             self.said = _message(error)
             return None
         if took > self.patience:
-            raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis hundreds of calls")
+            raise NoDiagnosis(f"a call takes {took:.0f} seconds, and a diagnosis hundreds of calls")
         self.result_dtype = dtype_name(value)
         self.answered += 1
         for a, b in zip(before, given):  # noqa: B905 (none, later on)
@@ -195,30 +193,25 @@ class Caller:
         """
         given = [self.copy(*a) for a in zip(pair, self.own or (None, None), strict=True)]
         place = 0 if of_first else 1
-        x = given[place]
-
-        def weights(value: Any) -> Array:
-            shape = tuple(value.shape)
-            return np.random.default_rng(23).uniform(0.2, 3.0, shape) if shape else np.ones(())
-
+        x, upstream, torch = given[place], np.ones(()), self.arrays == "torch"
+        tape = None if torch else import_module("tensorflow").GradientTape()
         try:
-            if self.arrays == "torch":
-                given[place] = (
-                    x.requires_grad_().clone()
-                )  # as a model's logits are, which may be written into
+            with tape or contextlib.nullcontext():
+                if tape:
+                    tape.watch(x)
+                else:  # as a model's logits are, which may be written into
+                    given[place] = x.requires_grad_().clone()
                 value = self.raw(given, {})
-                if not getattr(value, "requires_grad", False):
-                    return "missing: what the loss returns is cut off from its argument"
-                upstream = weights(value)
+            if torch and not getattr(value, "requires_grad", False):
+                return "missing: what the loss returns is cut off from its argument"
+            if shape := tuple(value.shape):
+                upstream = np.random.default_rng(23).uniform(0.2, 3.0, shape)
+            if tape:
+                tf = import_module("tensorflow")
+                found = tape.gradient(value, x, output_gradients=tf.cast(tf.constant(upstream), value.dtype))
+            else:
                 value.backward(import_module("torch").from_numpy(upstream).to(value.device, value.dtype))
                 found = x.grad
-            else:
-                tf = import_module("tensorflow")
-                with tf.GradientTape() as tape:
-                    tape.watch(x)
-                    value = self.raw(given, {})
-                upstream = weights(value)
-                found = tape.gradient(value, x, output_gradients=tf.cast(tf.constant(upstream), value.dtype))
             return "missing: nothing reaches the argument" if found is None else (to_numpy(found), upstream)
         except Exception as error:
             return f"raises {_message(error)}"

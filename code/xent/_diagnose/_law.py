@@ -56,15 +56,17 @@ class Reading:
     taken: str = "logits"
 
     def log_p(self, x: Array, bend: Bend) -> Array:
-        """The logarithm of every class's probability, (n, K); of both sides of binary problems, (n, K, 2)."""
-        if self.taken == "log-probabilities":
-            return x
-        binary, z = self.family == BINARY, self.before(bend.logits(x) if self.taken == "logits" else x)
+        """The logarithms of what is read, (n, 1, K) of a choice of several, (n, K, 2) of both sides of binary ones."""
+        binary, z = self.family == BINARY, x
+        if self.taken != "log-probabilities":
+            z = self.before(bend.logits(x) if self.taken == "logits" else x)
         with np.errstate(all="ignore"):
             if self.taken == "probabilities":
-                return np.asarray(np.log((np.stack([1 - z, z], -1) if binary else z) + bend.added))
-            found = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if binary else log_softmax(z)
-            return np.asarray(np.log(np.exp(found) + bend.added) if bend.added else found)
+                z = np.log((np.stack([1 - z, z], -1) if binary else z) + bend.added)
+            elif self.taken == "logits":
+                z = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if binary else log_softmax(z)
+                z = np.log(np.exp(z) + bend.added) if bend.added else z
+        return np.asarray(z if binary else z[:, None])
 
     def costs(self, x: Array, bend: Bend, floor: float = -np.inf, adds: bool = False) -> Array:
         """(1 - p)^gamma times -log p, where p is no less than exp(floor), or has it added."""
@@ -74,6 +76,10 @@ class Reading:
                 log_p = np.logaddexp(log_p, floor) if adds else np.maximum(log_p, floor)
             focus = np.maximum(-np.expm1(log_p), 0) ** bend.gamma if bend.gamma else 1.0
             return np.asarray(-log_p * focus)
+
+    def sides(self, t: Array) -> Array:
+        """Rows of targets in the same shape."""
+        return np.stack([1 - t, t], -1) if self.family == BINARY else t[:, None]
 
 
 READINGS = (
@@ -96,7 +102,7 @@ COMMON: dict[str, Callable[[Array, Array, Bend], Array]] = {
     "constant": lambda x, log_p, bend: np.ones(len(x)),
     "log Z squared": lambda x, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
     "log Z squared, bent": lambda x, log_p, bend: np.asarray(log_sum_exp(bend.logits(x))) ** 2,
-    "entropy": lambda x, log_p, bend: -(np.exp(log_p) * log_p).sum(-1),
+    "entropy": lambda x, log_p, bend: -(np.exp(log_p) * log_p).sum((1, 2)),
 }
 # The multiples of - t log p and of the four terms below, by name.
 DIVERGENCES = {
@@ -137,6 +143,7 @@ MEANS: dict[str, Callable[[Array], Any]] = {
     "one value for each position": lambda n: 1.0,
 }
 POWER = "each sequence's sum over its length to the power "
+SOFT = ("soft", "logarithms", "logits")
 # How targets as they are passed become distributions.
 TARGETS: dict[str, Callable[[Array, Bend], Array]] = {
     "logarithms": lambda t, bend: np.exp(t),
@@ -180,9 +187,8 @@ class Law:
     common_counts: bool = False  # a label that is left out has its common terms
     clamped: bool = False  # nothing that counts costs 0, not 0 / 0
     left_out: dict[float, bool] = field(default_factory=dict)
-    taken_as: dict[float, int] = field(
-        default_factory=dict
-    )  # the class that a label which is none counts as; -1 is the last
+    # The class that a label which is none counts as; -1 is the last.
+    taken_as: dict[float, int] = field(default_factory=dict)
     form: str = "indices"
     first: str = "prediction"
     layout: str = "last"
@@ -216,8 +222,9 @@ class Law:
     @property
     def cost(self) -> float:
         """How much it takes to explain rows in this way: the least wins."""
-        even = bool(np.ptp(self.weights[self.kept]) <= 1e-4 * self.size)
-        return self.reading.rank + 2 * (self.smoothing != 0) + 2 * (not even) + len(self.left_out)
+        uneven = bool(np.ptp(self.weights[self.kept]) > 1e-4 * self.size)
+        rare = 2 * (self.smoothing != 0) + 2 * uneven + (self.form in SOFT)
+        return self.reading.rank + rare + len(self.left_out)
 
     @property
     def uniform(self) -> float:
@@ -233,46 +240,41 @@ class Law:
             parts = [self.rows(*half, by_class) for half in halves]
             return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
         x = x / x.sum(-1, keepdims=True) if self.normalises else x
-        log_p = self.reading.log_p(x, self.bend) if "entropy" in self.common or self.family else x
-        t = t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float)
+        t = self.reading.sides(t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float))
         shares, cost = self.shares(t), self.reading.costs(x, self.bend, self.floor, self.adds)
-        own = np.where(shares == 0, 0.0, shares * cost)
-        own = own.sum(-1) if self.binary else own
+        own, common = np.where(shares == 0, 0.0, shares * cost), np.zeros(n)
+        if "entropy" in self.common or self.family:
+            log_p = self.reading.log_p(x, self.bend)
         if self.family:
             own_part, *multiples = DIVERGENCES[self.family]
             terms = zip(multiples, divergence_terms(t, log_p), strict=True)
             own = own_part * own + self.uniform * sum(m * v for m, v in terms if m)
-        own = own / k if self.by_k else own
-        common = np.zeros(n)
+        own = (own.sum(-1) if self.binary else own[:, 0]) / (k if self.by_k else 1)
         for name, value in self.common.items():
-            common = common + value * COMMON[name](x, log_p, self.bend)
+            common = common + value * COMMON[name](x, log_p if name == "entropy" else x, self.bend)
         return (own, common[:, None] / k) if by_class else (own.sum(-1), common)
 
     def shares(self, t: Array) -> Array:
         """What each class's minus log p, or each side's, is multiplied by."""
-        s, w, k = self.smoothing, self.weights_of(t), t.shape[-1]
-        if self.binary:
-            return self.factor * w * ((1 - s) * np.stack([1 - t, t], -1) + s / 2)
-        total = t.sum(-1, keepdims=True)
-        smooth = (1 - s) * t + s * ((total - t) / (k - 1) if self.over_others else total / k) if s else t
-        return (
-            self.factor
-            * smooth
-            * (w if self.acts == "columns" else (t @ w)[:, None] / np.where(total, total, 1))
-        )
+        s, w, c, total = self.smoothing, self.weights_of(t), t.shape[-1], t.sum(-1, keepdims=True)
+        smooth = (1 - s) * t + s * ((total - t) / (c - 1) if self.over_others else total / c) if s else t
+        if not self.binary and self.acts == "rows":
+            w = (t @ w[0])[..., None] / np.where(total, total, 1)
+        return np.asarray(self.factor * smooth * w)
 
     def weights_of(self, t: Array) -> Array:
-        """The weights of as many classes as rows of targets have."""
-        k, w = t.shape[-1], self.weights
-        if k == len(w):
-            return w
-        if self.fixed:
-            raise Unpredictable(self.fixed)
-        if self.plain:
-            return np.tile(w[self.kept[0]], (k, 1) if self.binary else k)
-        if self.binary or self.acts == "columns" or np.flatnonzero(t.any(0)).max(initial=0) >= len(w):
-            raise Unpredictable(f"its weights are known for {len(w)} classes")
-        return np.resize(w, k)
+        """The weights of as many classes, or binary problems, as targets have."""
+        k, w = t.shape[1 + (not self.binary)], self.weights
+        if k != len(w):
+            if self.fixed:
+                raise Unpredictable(self.fixed)
+            if self.plain:
+                w = np.repeat(w[self.kept[:1]], k, 0)
+            elif self.binary or self.acts == "columns" or t[..., len(w) :].any():
+                raise Unpredictable(f"its weights are known for {len(w)} classes")
+            else:
+                w = np.resize(w, k)
+        return w if self.binary else w[None]
 
     # --------------------------------------------------------------------------------------- whole batches
 

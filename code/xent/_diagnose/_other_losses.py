@@ -51,8 +51,8 @@ def other_axes(caller: Caller, own: Own) -> Diagnosis | None:
                     reader.ndim = v.ndim
                     targets = ("indices" if form == "indices" else "one-hot",)
                     fields = {"family": CATEGORICAL, "targets": targets, **reader.scale(), "axis": AXES[axis]}
-                    fields |= {"smoothing": 0.0, "layout": UNKNOWN if dims == 2 else layout}
-                    return reader.finish(own, reader.whole_gradient(x, t, UNKNOWN), (), fields)
+                    fields |= {"layout": UNKNOWN if dims == 2 else layout}
+                    return reader.finish(own, reader.said_of_gradient(x, t, UNKNOWN), (), fields)
             if dims == 2 and form == "indices":
                 return None  # it takes rows, which nothing here explains
     return None
@@ -75,7 +75,7 @@ CURVES: dict[str, Callable[[Array, float], list[Array]]] = {
 
 
 def _curve(p: Array, u: Array) -> str:
-    """Which curve in p it is, in words; nothing for none of those above."""
+    """Which curve in p it is, in words."""
     for name, columns in CURVES.items():
 
         def solved(q: float, columns: Any = columns) -> tuple[float, Array]:
@@ -91,11 +91,10 @@ def _curve(p: Array, u: Array) -> str:
             q = float(optimize.minimize_scalar(lambda v: solved(v)[0], method="bounded", bounds=bounds).x)
         error, c = solved(q)
         if error < 1e-4:
-            terms = name.format(f"{q:.3g}").split(" and ")
-            each = zip(c, terms, strict=False)
+            each = zip(c, name.format(f"{q:.3g}").split(" and "), strict=False)
             text = " + ".join(t if abs(v - 1) < 1e-4 else f"{v:.4g} {t}" for v, t in each)
             return text + (f" + {c[-1]:.4g}" if abs(c[-1]) > 1e-4 * np.abs(u).max() else "")
-    return ""
+    return "none of those that are known here"
 
 
 def function_of_one(call: Call) -> tuple[str, ...]:
@@ -118,10 +117,8 @@ def function_of_one(call: Call) -> tuple[str, ...]:
         x = np.empty_like(rows)
         x[t == 1], x[t == 0] = rows[:, 0], rows[:, 1:].ravel()
         units = call.units(x, t, 1)
-        if not np.isfinite(units).all() or np.ptp(units) == 0:
-            continue
         u = units.reshape(len(levels), each)
-        if np.ptp(u, 1).max() > 1e-5 * np.ptp(u):
+        if not np.isfinite(u).all() or np.ptp(u) == 0 or np.ptp(u, 1).max() > 1e-5 * np.ptp(u):
             continue
         u = u.mean(1)
         if reads == "margin":
@@ -131,8 +128,7 @@ def function_of_one(call: Call) -> tuple[str, ...]:
             what = f": {slope:.4g} max(0, {reach:.4g} - margin)" * bool(hinge)
             said = f"the margin alone, the label's logit less the largest other{what}"
         else:
-            curve = _curve(levels, u) or "none of those that are known here"
-            said = f"its label's probability p alone, where it reads {reads}: {curve}"
+            said = f"its label's probability p alone, where it reads {reads}: {_curve(levels, u)}"
         seen = call.ask(x, t)
         total = np.nan if seen is None else float(seen.sum())
         close = 1e-5 * max(abs(total), np.ptp(units))

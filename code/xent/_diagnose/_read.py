@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._call import Array, Caller, Loss, TooSlow, keywords, numbers_within, to_numpy
+from ._call import Array, Caller, NoDiagnosis, keywords, numbers_within, to_numpy
 from ._law import KL, MEANS, POWER, Law, Pair
 from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FULL, Data, inputs
@@ -28,30 +28,17 @@ ROWS, CLASSES = (64, 200, 1030, 8200), 1200  # of larger batches
 OVER = "over the sequences"
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A law that predicts all single rows of a data set."""
-
-    data: Data
-    law: Law
-
-    @property
-    def cost(self) -> float:
-        return self.law.cost + self.data.soft
-
-
 class Reader(Trial):
     """A loss beside the law that grows with each answer, and what is said of it."""
 
-    def __init__(self, data: Data, law: Law, forms: Iterable[str] = (), dtype: str = "") -> None:
+    def __init__(self, data: Data, law: Law, dtype: str = "") -> None:
         super().__init__(replace(law), data.call.caller, dtype or data.precision())
-        self.data, self.asking, self.forms, self.k = data, data.call, forms, data.call.k
-        self.loss: Loss = self.caller.loss
+        self.data, self.asking, self.k = data, data.call, data.call.k
         self.kind, self.binary, self.soft = data.kind, data.binary, data.soft
         self.coarse = "16" in self.dtype
         self.notes: list[str] = []
         self.alternatives: list[str] = []
-        self.said: dict[str, Any] = {}
+        self.said: Changes = {"classes": (self.k,), "smoothing_over": ""}
 
     # -------------------------------------------------------------------------------------------- batches
 
@@ -73,9 +60,9 @@ class Reader(Trial):
     def one_hot(self, labels: Any, k: int = 0) -> Array:
         return np.asarray(np.asarray(labels)[:, None] == np.arange(k or self.k), float)
 
-    def seen(self, pairs: Iterable[Pair], /, **options: Any) -> Seen:
+    def seen(self, pairs: Iterable[Pair]) -> Seen:
         """Batches with what they cost; none where one is refused."""
-        found = [(x, t, self.call(x, t, **options)) for x, t in pairs]
+        found = [(x, t, self.call(x, t)) for x, t in pairs]
         good = [(x, t, v) for x, t, v in found if v is not None]
         return good if len(good) == len(found) else []
 
@@ -103,8 +90,7 @@ class Reader(Trial):
             good = [self.holds(v, x, t, **change) for x, t, v in seen]
             if all(good):
                 law = self.law = replace(self.law, **change)
-                self.ndim = seen[0][2].ndim
-                sums = law.mean == "a sum"
+                self.ndim, sums = seen[0][2].ndim, law.mean == "a sum"
                 law.left_out = {y: sums or self.count(int(y), law.apart) < 1e-3 for y in law.left_out}
                 return ""
             if sum(good) > most:
@@ -152,49 +138,43 @@ class Reader(Trial):
     def other_classes(self) -> str:
         """What a second number of classes tells: whether K divides, and what smoothing is spread over."""
         law, k, said, smooth = self.law, self.k, self.said, abs(self.law.smoothing) > 1e-9
-        said["classes"] = (k,)
-        said["smoothing_over"] = "" if not smooth else "both labels" if self.binary else "all K classes"
-        by_k: Changes = {"by_k": True, "factor": law.factor * k}
+        spread = smooth and not self.binary
+        said["smoothing_over"] = "all K classes" if spread else "both labels" * smooth
         others: Changes = {"over_others": True, "smoothing": law.smoothing * (k - 1) / k}
-        choices: dict[str, Changes] = {"": {}, "K": by_k}
-        if smooth and not self.binary:
-            choices |= {"others": others, "K others": by_k | others}
-        for k2 in (k2 for k2 in (5, 4, 3, 2) if 1 < k != k2):
+        choices: dict[str, Changes] = {"": {}, "K": {"by_k": True, "factor": law.factor * k}}
+        if spread:
+            choices |= {f"{n} the K - 1 others".strip(): change | others for n, change in choices.items()}
+        for k2 in (n for n in (5, 4, 3, 2) if 1 < k != n):
             seen = self.seen(self.batch(6, 79 + n, k2) for n in (0, 1))
             if not seen or not all(np.isfinite(v).all() for *_, v in seen):
                 continue
-            said["classes"] = (k, k2)
-            if (found := self.choose(seen, choices)) is not None:
-                said["smoothing_over"] = "the K - 1 others" if "others" in found else said["smoothing_over"]
-                return ""
-            if not law.plain:
-                law.fixed = f"its weights are known for {k} classes"
-                return ""
-            wants = [law.value(x, t, v.ndim) for x, t, v in seen]
-            ratios = [float(v.sum() / w.sum()) for (*_, v), w in zip(seen, wants, strict=True)]
-            x, t, value = seen[0]
-            # What is taken from the label may be a constant over K, of which a cost is a linear function.
-            none, half = (replace(law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
-            rest = self.caller, self.dtype
-            at_k2 = replace(law, smoothing=float((value.sum() - none) / (half - none) / 2))
-            if np.ptp(ratios) < 1e-4 * abs(ratios[0]) and not law.common:
-                one, two = f"{law.uniform:.4g} for {k} classes", f"{law.uniform * ratios[0]:.4g} for {k2}"
+            said["classes"], (x, t, value) = (k, k2), seen[0]
+            if law.plain:
+                # A factor, or what is taken from the label, may follow from K in another way.
+                others_at = (replace(law, smoothing=s) for s in (0.0, 0.5, law.smoothing))
+                none, half, want = (other.value(x, t, value.ndim).sum() for other in others_at)
+                if not law.common:
+                    choices["factor"] = {"factor": law.factor * float(value.sum() / want)}
+                if spread:
+                    choices["all"] = {"smoothing": float((value.sum() - none) / (half - none) / 2)}
+            found = self.choose(seen, choices)
+            if found is None and law.plain:
+                return f"a batch of 6 rows and {k2} classes {difference(value, law.value(x, t, value.ndim))}"
+            if found == "factor":
+                one, two = f"{law.uniform:.4g} for {k} classes", f"{self.law.uniform:.4g} for {k2}"
                 self.notes.append(f"the factor changes: {one} and {two}")
-            elif smooth and not self.binary and all(Trial(at_k2, *rest).holds(v, x, t) for x, t, v in seen):
-                said["smoothing_over"] = f"all classes, at K = {k}"
-            else:
-                return f"a batch of 6 rows and {k2} classes {difference(value, wants[0])}"
-            law.fixed = f"it is known for {k} classes"
+            if found in (None, "factor", "all"):
+                self.law = replace(law, fixed=f"it is known for {k} classes")
+            over = f"all classes, at K = {k}" if found == "all" else (found or "").removeprefix("K ")
+            said["smoothing_over"] = over if len(over) > 6 else said["smoothing_over"]
             return ""
-        alone, c = f"it takes {k} classes only", abs(law.factor * float(np.ravel(law.weights[law.kept])[0]))
-        if k > 1 and self.binary and not law.plain:
-            self.law = replace(law, **by_k)
-            self.alternatives.append(f"divides by N, with weights {k} times smaller: {alone}")
-        elif k > 1 and abs(c * k - 1) < 3e-4 and law.plain:
-            one, two = (f"the constant {k}", "K") if self.binary else ("K", f"the constant {k}")
-            self.alternatives.append(f"divides by {one} rather than {two}: {alone}")
-            self.law = replace(law, **by_k) if self.binary else law
-        if smooth and not self.binary:
+        alone = f"it takes {k} classes only"
+        a_kth = law.plain and abs(abs(law.factor * k * np.ravel(law.weights[law.kept])[0]) - 1) < 3e-4
+        divides = self.binary and (a_kth or not law.plain)
+        if k > 1 and (divides or a_kth):
+            self.law = replace(law, **choices["K"]) if divides else law
+            self.alternatives.append(f"a divisor of K is not told from a constant of {k}: {alone}")
+        if spread:
             self.alternatives.append(f"smoothing {others['smoothing']:.3g} over the K - 1 others: {alone}")
         return ""
 
@@ -203,73 +183,63 @@ class Reader(Trial):
         law, near = self.law, 0.03 if self.coarse else 3e-4
         sides = law.factor * law.weights
         sign = -1 if np.ravel(sides[law.kept])[0] < 0 else 1
-        sides, level = sides * sign, 1.0
-        found: Changes = {"sign": sign}
-
-        def figures(weights: Array) -> tuple[float, ...]:
-            return tuple(float(f"{w:.6g}") for w in weights)
-
+        sides, found, level = sides * sign, {"sign": sign}, 1.0
+        weights: dict[str, Array] = {}
         if self.binary:
             neg, pos = sides.T
-            if np.abs(pos / neg - 1).max() > near:
-                found["pos_weight"] = figures(pos / neg)
-            if np.ptp(neg) > near * neg.max():
-                found["class_weights"] = figures(neg)
-            else:
-                level = float(neg[0])
-                if "pos_weight" in found and abs(abs(pos + neg)[0] - 1) < near:
-                    said = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
-                    self.alternatives.append(said)
-        elif law.plain:
-            level = float(sides[law.kept[0]])
-        else:
-            level = float((sides / law.counts)[law.kept[0]]) if law.weighed else 1.0
+            weights |= {"pos_weight": pos / neg} if np.abs(pos / neg - 1).max() > near else {}
+            level = 1.0 if (apart := np.ptp(neg) > near * neg.max()) else float(neg[0])
+            weights |= {"class_weights": neg} if apart else {}
+            if weights and not apart and abs(abs(pos + neg)[0] - 1) < near:
+                said = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
+                self.alternatives.append(said)
+        elif law.plain or law.weighed:
+            level = float((sides / law.counts)[law.kept[0]])
+        if not self.binary and not law.plain:
             sides[[int(y) for y in law.left_out]] = 0.0
-            found["class_weights"] = figures(sides / level)
+            weights["class_weights"] = sides / level
         sums, by_k = law.mean == "a sum", law.by_k
         close = {"float64": 1e-5, "float32": 1e-4, "float16": 3e-3, "bfloat16": 1.5e-2}[self.dtype]
         unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < close), "")
         mean_over = "the sum of weights" if law.weighed else "N*K" if by_k else "N"
-        return found | {
+        return found | {name: tuple(float(f"{w:.6g}") for w in v) for name, v in weights.items()} | {
             "reduction": "none" if self.ndim else "sum" if sums else "mean",
             "denominator": ("K" if by_k else "nothing") if sums else mean_over,
             "unit": unit or "nats", "factor": 1.0 if unit else float(f"{level:{'.3g' if self.coarse else '.6g'}}"),
+            "smoothing": round(law.smoothing, 2 if self.coarse else 4),
         }  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------- targets
 
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the law predicts a batch."""
-        form, law, call = self.asking.form, self.law, self.asking
+        form, law, call, binary = self.asking.form, self.law, self.asking, self.binary
         family = law.family or law.reading.family
-        x, t = self.rows(6, 31)
         if form == "labels" or self.soft:
-            names = {"labels": "indices", "logarithms": "log-probabilities"}
-            return family, (names.get(form, form),)
-        own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
-        found = [own[form]] if form in own else []
-        if form == "rows" and not self.binary:
+            return family, ({"labels": "indices", "logarithms": "log-probabilities"}.get(form, form),)
+        own = {"indices": "0 or 1" if binary else "indices", "signs": "-1 or 1"}
+        found, (x, t) = [own[form]] if form in own else [], self.rows(6, 31)
+        if form == "rows" and not binary:
             # A loss that takes the classes from the labels it sees refuses single rows of indices.
             pair = replace(call, form="indices").lay(x, self.one_hot(np.resize(law.kept, 6)))
-            found += ["indices"] * self.holds(call.laid(*pair), *pair)
+            found += ["indices"] * self.right(*pair)
         soft: Any = np.random.default_rng(5).uniform(0.1, 0.9, t.shape)
-        soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
-        largest = np.round(soft) if self.binary else self.one_hot(soft.argmax(-1))
+        soft = soft if binary else soft / soft.sum(-1, keepdims=True)
+        largest = np.round(soft) if binary else self.one_hot(soft.argmax(-1))
         rows = replace(call, form="rows")
-        hard, pair = rows.ask(x, t) if form != "signs" else None, rows.lay(x, soft)
-        if hard is None:
+        if form == "signs" or (hard := rows.ask(x, t)) is None:
             return family, tuple(found)
         if not self.holds(hard, *rows.lay(x, t)):
             self.notes.append("targets as rows return a number too, and it is not the same loss")
             return family, tuple(found)
-        found += ["0 or 1" if self.binary else "one-hot"] * (not self.binary or form != "indices")
-        seen = self.seen([pair])
+        found += ["0 or 1" if binary else "one-hot"] * (not binary or form != "indices")
+        seen = self.seen([rows.lay(x, soft)])
         # Where there are weights, they act on rows or on classes: on labels these are one.
         choices: dict[str, Changes] = {"": {}, "columns": {"acts": "columns"}}
-        if (said := self.choose(seen, choices | ({} if self.binary else {KL: {"family": KL}}))) is not None:
+        if (said := self.choose(seen, choices | ({} if binary else {KL: {"family": KL}}))) is not None:
             found, family = [*found, "soft"], KL if said == KL else family
         elif seen and self.holds(seen[0][2], *rows.lay(x, largest)):
-            how = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
+            how = "rounded to 0 and 1" if binary else "read by their largest entry alone"
             self.notes.append(f"soft targets are {how}")
         elif seen and np.isfinite(seen[0][2]).all():
             self.notes.append("soft targets are not explained")
@@ -277,90 +247,88 @@ class Reader(Trial):
 
     # ----------------------------------------------------------------------------------------- left-out labels
 
-    def ignored(self, own: Any) -> tuple[str, tuple[int, ...]]:
-        """What labels that are no class do, and those that are left out, which the law is told."""
-        law, k = self.law, 2 if self.binary else self.k
+    def ignored(self, own: Any) -> tuple[str, tuple[int, ...], list[str]]:
+        """What labels that are no class do, those that are left out, which the law is told, and keywords for one."""
+        k, zeros = 2 if self.binary else self.k, self.law.left_out
         if self.soft or self.asking.form not in (("rows", "indices") if self.binary else ("indices",)):
-            return NAT, ()
-        out = [int(y) for y in law.left_out]
-        answers = [f"{y}: left out" + self.divided(law.left_out[y]) for y in out]
+            return NAT, (), []
+        answers = [f"{int(y)}: left out" + self.divided(valid) for y, valid in zeros.items()]
         same = "as an ignored index it acts the same"
-        self.alternatives += [f"a class weight of 0 for {y}: {same}" for y in out]
+        self.alternatives += [f"a class weight of 0 for {y}: {same}" for y in zeros]
         mine = [] if own is None else np.unique(to_numpy(own).astype(np.float64)).tolist()
         strange = [int(v) for v in mine if v % 1 == 0 and not 0 <= v < k][:50]
-        asked = [*STRANGE, *strange, *numbers_within(self.loss)[0][:200], k, k + 1, -k, -k - 1]
+        asked = [*STRANGE, *strange, *numbers_within(self.caller.loss)[0][:200], k, k + 1, -k, -k - 1]
         said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < k}
         left = {v: what for v, what in said.items() if what.startswith("left out")}
-        law.common_counts = any("what is added counts" in what for what in left.values())
         every = len(left) > 8
-        # Where whatever is no class is left out, a label above them is a class of larger batches.
-        above = every and any(v >= k for v in left)
-        law.left_out |= {v: "by N" not in what for v, what in left.items() if v < 0 or not above}
+        if every and any(v >= k for v in left):
+            # Where whatever is no class is left out, a label above them is a class of larger batches.
+            self.law.left_out = {v: valid for v, valid in self.law.left_out.items() if v < k}
         if self.binary and not left:
             numbers = [v for v in strange if said[v] == "read as a number"]
-            return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), ()
+            return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), (), []
         answers += [f"{label}: {said[label]}" for label in (-100, -1) if not self.binary or label in left]
         if every and all(v in left for v in said if v < 0):
             answers.append(f"every label below 0: {left[-1]}")
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
-        for name in keywords(self.loss, self.caller.names):
-            if (answer := self.ask_label(-7, **{name: -7})).startswith("left out"):
-                answers.append(f"{name}=: {answer}")
-        out += [-1] if every else list(left)
-        return "; ".join(answers), tuple(out)
+        named = {n: self.ask_label(-7, **{n: -7}) for n in keywords(self.caller.loss, self.caller.names)}
+        named = {n: what for n, what in named.items() if what.startswith("left out")}
+        answers += [f"{n}=: {what}" for n, what in named.items()]
+        return "; ".join(answers), (*map(int, zeros), *([-1] if every else left)), list(named)
 
     def divided(self, valid: bool) -> str:
         return f", divides by {'the valid ones' if valid else 'N'}" * (self.law.mean != "a sum")
 
     def ask_label(self, label: int, /, **options: Any) -> str:
         """What a row with this label does beside an ordinary one, in one sequence if it takes sequences alone."""
-        x, t = self.rows(3, 41)
-        shape, law = self.asking.shape, self.law
-        if self.binary or shape == "(N, K)":
-            x, t = self.asking.lay(x[:2], t[:2])
-            given = t.copy()
-            given[1] = label
-        else:  # where labels are shifted, the first is compared with nothing
-            n = 2 + ("shifted" in shape)
-            x, t = self.positions(x[:n], t[:n], (1, 1, n) if "W" in shape else (1, n), law.layout == "second")
-            given = t.copy()
-            given[..., -1] = label
+        shape, law, k = self.asking.shape, self.law, self.k
+        plain, n = (
+            self.binary or shape == "(N, K)",
+            2 + ("shifted" in shape),
+        )  # which compares the first with nothing
+        x, t = (a[:n] for a in self.rows(3, 41))
+        places = (1, 1, n) if "W" in shape else (1, n)
+        x, t = self.asking.lay(x, t) if plain else self.positions(x, t, places, law.layout == "second")
+        given = t.copy()
+        given[-1 if plain else (..., -1)] = label
         if (seen := self.asking.laid(x, given, **options)) is None:
             return "refused"
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
-        sums, beside = law.mean == "a sum", law.common
-        valids, mores = (True,) if sums else (True, False), (True, False) if beside else (False,)
-        for valid, more in itertools.product(valids, mores):
-            if self.holds(seen, x, given, left_out=law.left_out | {label: valid}, common_counts=more):
-                return "left out" + self.divided(valid) + ", though what is added counts" * more
+        choices: dict[str, Changes] = {
+            "left out" + self.divided(valid) + ", though what is added counts" * more:
+            {"left_out": law.left_out | {label: valid}, "common_counts": more}
+            for valid in (True, False) for more in (bool(law.common), False)
+        }  # fmt: skip
         if self.binary:
-            return "read as a number" if self.holds(seen, x, given) else "changes the loss, as no class does"
-        for c in dict.fromkeys((label % self.k, *range(min(self.k, FULL)))):
-            if self.holds(seen, x, np.where(given == label, c, given)):
-                law.taken_as |= {} if options else {label: -1 if c == self.k - 1 else c}
-                return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
-        return "changes the loss, as no class does"
+            choices["read as a number"] = {}
+        for c in dict.fromkeys((label % k, *range(min(k, FULL)))) if not self.binary else ():
+            name = "counted as the last class" if c == k - 1 else f"counted as class {c}"
+            choices[name] = {"taken_as": law.taken_as | {label: -1 if c == k - 1 else c}}
+        said = self.choose([(x, given, seen)], choices)
+        self.law = law if options else self.law
+        return said or "changes the loss, as no class does"
 
     # ------------------------------------------------------------------------------------------------ edges
 
-    def alone(self, value: float, rest: float) -> Pair:
-        """A row that holds a value for its label and another for the other classes, as it is passed."""
-        row = np.where(np.arange(self.k) == self.law.kept[0], value, rest)
-        t = self.one_hot([self.law.kept[0]])
-        return self.asking.lay(*(np.repeat(a, self.data.copies, 0) for a in (row[None], t)))
+    def alone(self, value: float, rest: float | None = None, form: str = "") -> Pair:
+        """A row that holds a value for its label, and another, or what is left, for each other class, as passed."""
+        others, label = max(self.k - 1, 1), self.law.kept[0]
+        left = {"logits": 0.0, "probabilities": (1 - value) / others, "log-probabilities": -np.log(others)}
+        rest = (0.3 if self.binary else left[self.kind]) if rest is None else rest
+        row = np.where(np.arange(self.k) == label, value, rest)
+        pair = (np.repeat(a, self.data.copies, 0) for a in (row[None], self.one_hot([label])))
+        return replace(self.asking, form=form or self.asking.form).lay(*pair)
 
     def own_cost(self, value: float, impossible: float) -> float | None:
         """Minus log p of the label, as the loss has it, in a row that holds this value for it; None if refused."""
-        others = max(self.k - 1, 1)
-        shares = {"logits": 0.0, "probabilities": (1 - value) / others, "log-probabilities": -np.log(others)}
-        rest = 0.3 if self.binary else shares[self.kind]
-        if (seen := self.call(*self.alone(value, rest))) is None:
+        if (seen := self.call(*self.alone(value))) is None:
             return None
         # The law's own value is linear in the label's logarithm, once that is what a clip leaves of it.
-        pair = self.alone(impossible, rest)
-        fifty, hundred = (float(replace(self.law, floor=f).value(*pair, 0)) for f in (-50.0, -100.0))
+        x, t = self.alone(value)
+        x = np.where(x == value, impossible, x)
+        fifty, hundred = (float(replace(self.law, floor=f).value(x, t, 0)) for f in (-50.0, -100.0))
         return float(50 + 50 * (seen.sum() - fifty) / (hundred - fifty))
 
     def clip(self) -> tuple[str, float | None]:
@@ -385,44 +353,36 @@ class Reader(Trial):
         how = f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"
         return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon
 
-    def edges(self, left: tuple[int, ...]) -> None:
+    def edges(self, left: tuple[int, ...], targets: tuple[str, ...]) -> None:
         """Rows that a loss should survive, and the note if it does not; a batch of which every label is left out."""
-        law, k, logits, binary = self.law, self.k, self.kind == "logits", self.binary
-        probes: list[tuple[str, Array | None, Callable[[Array], Any]]] = []
+        logits, binary, probes = self.kind == "logits", self.binary, list[tuple[str, Pair]]()
         if left and not binary:
             x, t = self.batch(4, 43)
-            nothing = self.call(x, np.full(t.shape, left[0]))
-            probes.append(("{} where every label is left out", nothing, lambda v: not self.ndim))
+            probes = [("{} where every label is left out", (x, np.full(t.shape, left[0])))] * (not self.ndim)
+            x, t = x.copy(), t.copy()
             x[0], t[0] = np.nan, left[0]
-            said = "a nan logit reaches the loss from a row that is left out"
-            probes.append((said, self.call(x, t), np.isnan))
-        if law.reading.rank < 2 and not self.soft:
-            if logits:
-                said = "a logit of 1000 for the right class costs {}: exp overflows"
-                seen = self.call(*self.alone(1000.0, 0.0))
-                probes.append((said, np.array(np.nan) if seen is None else seen, lambda v: ~np.isfinite(v)))
-            elif binary and self.kind == "probabilities":
-                said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"
-                probes.append((said, self.call(*self.alone(1.0, 0.5)), np.isnan))
-            x, t = self.rows(3, 47)
-            wrong, forms = (t[0].argmax() + 1) % k, {self.asking.form}
-            said = "a zero for a wrong class gives nan: 0 * log(0)"
-            if logits:
-                x[0, wrong] = -np.inf
-                said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
-                forms = {*self.forms} & {"indices", "rows"} if k > 2 else set()
-            elif not binary:  # to the right class goes what the other had
-                p = x if self.kind == "probabilities" else np.exp(x)
-                p[0] = p[0] * (np.arange(k) != wrong) + p[0, wrong] * t[0]
-                x = p if self.kind == "probabilities" else np.log(p)
-            for form in sorted(forms if not binary else ()):
-                name = said.format({"rows": "one-hot"}.get(form, form))
-                probes.append((name, replace(self.asking, form=form).ask(x, t), np.isnan))
-        for said, seen, bad in probes:
-            if seen is not None and np.any(bad(seen)):
+            probes.append(("a nan logit reaches the loss from a row that is left out", (x, t)))
+        certain = (1.0, 0.5 * binary) if self.kind == "probabilities" else (0.3 * logits, -np.inf)
+        said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.asking.form]
+        if logits:
+            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
+            forms = ["indices"] * ("indices" in targets) + ["rows"] * ("one-hot" in targets)
+        elif binary:
+            said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"
+        if self.law.reading.rank < 2 and not self.soft:
+            over = "a logit of 1000 for the right class costs {}: exp overflows"
+            probes += [(over, self.alone(1000.0, 0.0))] * logits
+            for form in forms if not (binary and logits) else ():
+                named = said.format({"rows": "one-hot"}.get(form, form))
+                probes.append((named, self.alone(*certain, form)))
+        for said, pair in probes:
+            huge, every = "1000" in said, "every label" in said
+            if (seen := self.call(*pair)) is None and not huge:
+                continue
+            seen = np.array(np.nan) if seen is None else seen
+            if every or np.isnan(seen).any() or (huge and not np.isfinite(seen).all()):
                 value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
-                zero = ": 0 / 0" * (value == "nan" and "left out" in said and "{" in said)
-                self.notes.append(said.format(value) + zero)
+                self.notes.append(said.format(value) + ": 0 / 0" * (value == "nan" and every))
 
     def renormalises(self) -> str:
         """What becomes of probabilities that do not sum to one."""
@@ -440,56 +400,33 @@ class Reader(Trial):
         caller = self.caller
         if caller.arrays == "numpy" and caller.returned == "tensorflow":
             # It takes other arrays too, and shows its gradient for its own alone.
-            caller = Caller(self.loss, "tensorflow", "float32", caller.names)
+            caller = Caller(caller.loss, "tensorflow", "float32", caller.names)
         x, t = self.rows(4, 59)
         pair, trial = self.asking.lay(x, t), Trial(self.law, caller, self.dtype)
         if caller.arrays == "numpy" or trial.call(*pair) is None:
             return NAT
-        found = trial.gradient(*pair)
-        if isinstance(found, str):
-            return found
-        if not found[0].any() or not np.isfinite(found[0]).all():
-            return "not finite" if found[0].any() else "zero everywhere"
-        if self.law.refuses:
-            return trial.whole_gradient(*pair, THATS_IT)
-        # Of many classes those of the labels, and some others.
-        asked = np.unique([*t.argmax(-1), *np.linspace(0, self.k - 1, 16).astype(int)])
-        directions = [np.broadcast_to(np.eye(self.k)[[j] * 4], x.shape) for j in asked]
-        directions = [self.asking.lay(d, t)[0] for d in directions]
-        loose = 0.1 if self.coarse else 1e-3 if self.dtype == "float64" else 3e-3
-        if (worst := trial.slope_error(*pair, found, directions)) > loose:
-            lost = found[1].ndim and trial.slope_error(*pair, found, directions, even=True) < loose
-            differs = f"it differs by {worst:.2g} of its largest entry"
-            why = "its backward ignores the weight that each value is given" if lost else differs
-            return f"not that of the value: {why}"
-        return THATS_IT + self.at_extremes(trial, x, t)
+        said = trial.said_of_gradient(*pair, UNKNOWN)
+        return said + self.at_extremes(trial) if said == THATS_IT and not self.law.refuses else said
 
-    def at_extremes(self, trial: Trial, x: Array, t: Array) -> str:
+    def at_extremes(self, trial: Trial) -> str:
         """Whether the gradient is lost where an answer is sure and right, and its loss finite; or sure and wrong."""
         law, probabilities = self.law, self.kind == "probabilities"
         if self.kind == "log-probabilities" or self.soft:
             return ""
-        if self.said["renormalises"] != "yes":
-            sure = t if self.binary else np.where(t == 1, 1.0, x)
-            sure = sure if probabilities else x + 400 * (2 * t - 1)
-            seen, found = self.asking.ask(sure, t), trial.gradient(*self.asking.lay(sure, t))
-            lost = not isinstance(found, str) and np.isnan(found[0]).any()
-            if lost and seen is not None and np.isfinite(seen).all():
-                return ", and nan for a sure and right answer"
-        if law.reading.rank > 1 or np.isfinite(law.bend.cap):
-            return ""
-        t, along = t.copy(), np.zeros(x.shape)
-        t[0, 0] = 1.0 if self.binary else t[0, 0]
-        y = 0 if self.binary else int(t[0].argmax())
+        sure = self.alone(1.0, 0.3 * (not self.binary)) if probabilities else self.alone(400.0, -400.0)
+        seen, found = self.call(*sure), trial.gradient(*sure)
+        lost = self.said["renormalises"] != "yes" and not isinstance(found, str) and np.isnan(found[0]).any()
+        if lost and seen is not None and np.isfinite(seen).all():
+            return ", and nan for a sure and right answer"
         near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
-        for extreme in near if self.coarse else far:
-            x[0, y], along[0, y] = extreme, extreme if probabilities else 1.0
-            found = trial.gradient(*(pair := self.asking.lay(x, t)))
-            if not isinstance(found, str):
-                direction = self.asking.lay(along, t)[0]
-                plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
-                whole = plain.slopes(*pair, found[1], direction)[0]
-                share = round(float((found[0] * direction)[0].sum() / whole), 6) or 0.0
+        plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
+        for extreme in (
+            () if law.reading.rank > 1 or np.isfinite(law.bend.cap) else near if self.coarse else far
+        ):
+            pair, along = self.alone(extreme), self.alone(extreme if probabilities else 1.0, 0.0)[0]
+            if not isinstance(found := trial.gradient(*pair), str):
+                whole = plain.slopes(*pair, found[1], along).sum()
+                share = round(float((found[0] * along).sum() / whole), 6) or 0.0
                 if not abs(share - 1) < 0.5:
                     name = "a probability" if probabilities else "a logit"
                     return f", but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
@@ -505,54 +442,43 @@ class Reader(Trial):
             x, given = (np.moveaxis(a, -1, 1) if a.ndim > len(shape) else a for a in (x, given))
         return x, given
 
-    def layout(self) -> str:
-        """The class axis of a batch of sequences."""
+    def sequences(self, pads: tuple[int, ...]) -> tuple[str, str]:
+        """The class axis of inputs of three dimensions; what their sequences are averaged over, as the law is told."""
+        shape, kept, answered, found = self.asking.shape, self.law, False, dict[str, tuple[str, Law]]()
         if self.binary:
-            return "any"
-        if self.asking.shape != "(N, K)":
-            self.notes.append(f"takes inputs of the shape {self.asking.shape} only")
-            return self.law.layout
-        found: dict[str, str | None] = {}
-        law = self.law
-        for name in ("last", "second"):
-            if seen := self.seen([self.positions(*self.rows(8, 11), (2, 4), name == "second")]):
-                found[name] = self.choose(seen, {o: {"layout": name, "over": o} for o in ("", OVER)})
-        known = [name for name, over in found.items() if over is not None]
-        self.law = replace(law, layout=known[0] if len(known) == 1 else law.layout)
-        if OVER in found.values():
-            self.law.over = OVER
-            self.notes.append("3-D input: divides by the first axis alone")
-        return "any" if len(known) == 2 else known[0] if known else UNKNOWN if found else "2-D only"
-
-    def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
-        """What is averaged where the sequences of a batch have different lengths, which the law is told."""
-        if self.binary or self.asking.form != "indices" or layout not in ("last", "second", "any"):
-            return UNKNOWN
-        names = keywords(self.loss, self.caller.names)
+            return "any", UNKNOWN
+        names = keywords(self.caller.loss, self.caller.names)
         ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
         ways += [(f"{n}=", -1, n) for n in names] if len(names) < 6 else []
-        means = [*MEANS, *(f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))]
-        for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-            seen, kept = self.ragged(layout, pad, mask), self.law
-            out = self.law.left_out | ({} if pad is None else {pad: True})
-            for shifts, mean in itertools.product((False, True), means):
-                axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
-                change = {"over": mean, "shifts": shifts, "layout": layout, "left_out": out}
-                if self.choose([s for s in seen if s[2].ndim == axes], {mean: change}):
-                    self.law = replace(kept, over=mean, shifts=shifts)
-                    mean = "over all positions" if pad is None and "valid" in mean else mean
-                    how = "shifts the labels itself" if shifts else "compares position t with label t"
-                    return f"{mean} ({padding}); {how}"
-        return UNKNOWN
+        ways = ways if self.asking.form == "indices" else []
+        powers = (f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))
+        means = [*itertools.product((False, True), (*MEANS, *powers))]
+        for layout in ("last", "second") if shape == "(N, K)" else (kept.layout,):
+            for padding, pad, mask in [*ways, ("no label left out", None, "")]:
+                seen, out = self.ragged(layout, pad, mask), {} if pad is None else {pad: True}
+                answered |= bool(seen)
+                for shifts, mean in means if seen and layout not in found else ():
+                    axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
+                    change: Changes = {"over": mean, "shifts": shifts, "layout": layout}
+                    told = change | {"left_out": kept.left_out | out}
+                    if seen[0][2].ndim == axes and all(self.holds(v, x, t, **told) for x, t, v in seen):
+                        said = "over all positions" if pad is None and "valid" in mean else mean
+                        how = "shifts the labels itself" if shifts else "compares position t with label t"
+                        found[layout] = f"{said} ({padding}); {how}", replace(kept, **change)
+                        break
+        if shape != "(N, K)":
+            self.notes.append(f"takes inputs of the shape {shape} only")
+        if not found:
+            return kept.layout if shape != "(N, K)" else UNKNOWN if answered else "2-D only", UNKNOWN
+        (layout, (said, self.law)), *more = found.items()
+        return "any" if more else layout, said
 
     def ragged(self, layout: str, pad: int | None, mask: str) -> Seen:
         """Batches of sequences whose tails are left out, by their label or by a mask, and what they cost."""
-        rng, found = np.random.default_rng(31), []
-        labels = [y for y in self.law.kept if y != pad]
+        found = []
         for lengths in LENGTHS:
-            n = len(lengths) * STEPS
-            x, t = inputs(self.kind, False, n, self.k, rng), self.one_hot(rng.choice(labels, n))
-            x, y = self.positions(x, t, (len(lengths), STEPS), layout == "second")
+            size = len(lengths), STEPS
+            x, y = self.positions(*self.rows(size[0] * STEPS, 31), size, layout == "second")
             valid = np.arange(STEPS) < np.array(lengths)[:, None]
             padded = y if pad is None else np.where(valid, y, pad)
             value = self.call(x, y if mask else padded, **({mask: valid.astype(float)} if mask else {}))
@@ -567,25 +493,26 @@ class Reader(Trial):
         """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.rows(5, 61)
         t = t if self.binary else self.one_hot(np.resize(self.law.kept, 5))
-        pair, sums = self.asking.lay(x, t), self.law.mean == "a sum"
-        rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
-        plain, each = self.call(*pair), replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
-        trials = [("row", w, w[:, None]) for w in (rows, 1.0 * (rows > 1))]
-        if not self.binary:
-            trials.append(("class", classes, (t @ classes)[:, None]))
-        elif self.k > 1:
-            trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
-        for per, given, factor in trials:
+        n, sums = "N*K" if self.binary and self.k > 1 else "N", self.law.mean == "a sum"
+        plain = self.call(*(pair := self.asking.lay(x, t)))
+        each = replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
+        rows, classes = np.array([[1.0], [3.0], [0.5], [2.0], [1.7]]), np.resize([1.0, 4.0, 2.5], self.k)
+        element = (rows * classes, rows * classes) if self.binary else (classes, (t @ classes)[:, None])
+        trials = {"row": (rows[:, 0], rows), " row": (1.0 * (rows[:, 0] > 1), 1.0 * (rows > 1))}
+        for per, (given, factor) in (trials | {"element" if self.binary else "class": element}).items():
             seen = self.call(*pair, **{name: given})
             if seen is None or not np.isfinite(seen).all():
                 continue
-            total, weighted = np.array(seen.sum()), (each * factor).sum()
-            n = "N*K" if self.binary and self.k > 1 else "N"
-            sizes = {"the sum of weights": factor.mean(-1).sum(), n: 5.0, "nothing": 1.0}
-            for over, size in {"": 1.0}.items() if sums else sizes.items():
-                if self.near(total, np.array(weighted / size), x):
-                    return f"{name}, one per {per}: " + (f"divides by {over}" if over else "multiplies")
-            if plain is not None and self.near(total, np.array(plain.sum()), x) and len(np.unique(given)) > 2:
+            sizes = {"divides by the sum of weights": factor.mean(-1).sum(), f"divides by {n}": 5.0}
+            sizes = {"multiplies": 1.0} if sums else sizes | {"divides by nothing": 1.0}
+            for how, size in sizes.items():
+                if self.near(np.array(seen.sum()), np.array((each * factor).sum() / size), x):
+                    return f"{name}, one per {per.strip()}: {how}"
+            if (
+                plain is not None
+                and per != " row"
+                and self.near(np.array(seen.sum()), np.array(plain.sum()), x)
+            ):
                 return f"{name}: an array of weights has no effect"
         return None
 
@@ -633,7 +560,7 @@ class Reader(Trial):
                 break
             try:
                 seen = self.call(x, t)
-            except TooSlow:
+            except NoDiagnosis:
                 continue  # fewer rows, other classes or sequences may not be
             if seen is None:
                 said = f"a batch of {name} is refused: {self.caller.said}"
@@ -647,7 +574,7 @@ class Reader(Trial):
                 said = difference(seen, self.law.value(x, t, seen.ndim))
                 return "one row", gradient, (f"a batch of {name} {said}", *self.follows(x, t, self.right))
             if gradient.startswith(THATS_IT) and name == f"{ROWS[2]:,} rows":
-                gradient = self.whole_gradient(x, t, gradient)
+                gradient = self.said_of_gradient(x, t, gradient)
             tried[name.rpartition(" ")[2]] = name.removeprefix("8 rows and ").removeprefix("3 ")
         return "up to " + ", ".join(tried.values()), gradient, ()
 
@@ -667,10 +594,10 @@ class Reader(Trial):
         self.said |= self.scale() | {"renormalises": sums}
         family, forms = self.targets()
         clip, epsilon = self.clip()
-        ignored, out = self.ignored(own and own[1])
-        self.edges(out)
-        layout = self.layout()
+        ignored, out, named = self.ignored(own and own[1])
+        self.edges(out, forms)
         self.broadcasts()
+        layout, sequences = self.sequences(out or (-100,) * ("-100: gives nan" in ignored))
         law, by_k = self.law, self.said["denominator"] == "K"
         told = {
             "changes its arguments in place": caller.mutates,
@@ -680,17 +607,16 @@ class Reader(Trial):
             "takes 1-D batches only": self.asking.shape == "(N,)",
         }  # fmt: skip
         self.notes += [note for note, is_so in told.items() if is_so]
-        sequences = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
         if sequences.startswith((OVER, "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
-        weights = [said for name in keywords(self.loss, caller.names) if (said := self.weighted(name))]
+        weights = [self.weighted(name) for name in keywords(caller.loss, caller.names) if name not in named]
         fields = dict(
             family=family, targets=forms, ignore_index=out, ignored=ignored, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4), layout=layout, sequences=sequences,
-            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"), smoothing=round(law.smoothing, 4),
+            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"),
             z_loss=round(sum(v for n, v in law.common.items() if n.startswith("log Z")), 8) or 0.0,
             entropy=round(law.common.get("entropy", 0.0), 6), constant=round(law.common.get("constant", 0.0), 6),
-            precision=self.dtype, weights="; ".join(weights) or "no argument",
+            precision=self.dtype, weights="; ".join(filter(None, weights)) or "no argument",
         )  # fmt: skip
         return self.finish(own, self.gradients(), out, fields)
 

@@ -10,6 +10,7 @@ UNKNOWN = "unknown"
 NAT = "not applicable"
 UNITS = {"nats": 1.0, "bits": 1 / math.log(2), "hartleys": 1 / math.log(10)}
 WIDTH = 42  # of a phone
+FINE = ("takes ", "one value per", "returns float")  # notes on what is in order
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,31 +109,23 @@ class Diagnosis:
     @property
     def added(self) -> str:
         """What is added to the plain loss, in words; empty for the plain loss."""
-        parts = []
-        if self.class_weights:
-            parts.append("class weights " + _ratios(self.class_weights))
-        if self.pos_weight:
-            parts.append("pos_weight " + ", ".join(f"{w:.4g}" for w in dict.fromkeys(self.pos_weight)))
-        if self.smoothing:
-            parts.append(f"smoothing {self.smoothing:.3g} over {self.smoothing_over}")
-        if self.gamma:
-            parts.append(f"focal, gamma {self.gamma:.3g}")
-        if self.temperature != 1:
-            parts.append(f"temperature {self.temperature:.4g}")
-        if self.softcap:
-            parts.append(f"logits capped at {self.softcap:.4g}")
-        for name, value in (("(log Z)^2", self.z_loss), ("the entropy", self.entropy), ("1", self.constant)):
-            if value:
-                parts.append(f"plus {value:.4g} times {name}")
-        if self.factor != 1:
-            whole = round(1 / self.factor) if self.factor else 0
-            divided = whole > 1 and abs(whole * self.factor - 1) < min(3e-5, 0.01 / whole)
-            squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
-            also = f" (divided by {whole})" * divided + " = T²" * squared
-            parts.append(f"times {self.factor:.6g}{also}")
-        if self.axis not in (UNKNOWN, NAT, "the classes"):
-            parts.append(f"softmax over {self.axis}")
-        return ", ".join(parts)
+        whole = round(1 / self.factor) if self.factor else 0
+        divided = whole > 1 and abs(whole * self.factor - 1) < min(3e-5, 0.01 / whole)
+        squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
+        asked = {
+            "class weights " + _ratios(self.class_weights or ()): self.class_weights,
+            "pos_weight " + ", ".join(f"{w:.4g}" for w in dict.fromkeys(self.pos_weight or ())): self.pos_weight,
+            f"smoothing {self.smoothing or 0:.3g} over {self.smoothing_over}": self.smoothing,
+            f"focal, gamma {self.gamma:.3g}": self.gamma,
+            f"temperature {self.temperature:.4g}": self.temperature != 1,
+            f"logits capped at {self.softcap:.4g}": self.softcap,
+            f"plus {self.z_loss:.4g} times (log Z)^2": self.z_loss,
+            f"plus {self.entropy:.4g} times the entropy": self.entropy,
+            f"plus {self.constant:.4g} times 1": self.constant,
+            f"times {self.factor:.6g}" + f" (divided by {whole})" * divided + " = T²" * squared: self.factor != 1,
+            f"softmax over {self.axis}": self.axis not in (UNKNOWN, NAT, "the classes"),
+        }  # fmt: skip
+        return ", ".join(said for said, is_so in asked.items() if is_so)
 
     @property
     def sentence(self) -> str:
@@ -167,38 +160,31 @@ class Diagnosis:
             "padding counts in the mean": self.sequences.startswith("over all positions, padding"),
             "averages the means of sequences: a short one weighs as much as a long one":
                 self.sequences.startswith("a mean of sequence"),
+            "divides a batch of sequences by their number alone": self.sequences.startswith("over the sequences"),
             f"ignored labels: {self.ignored}":
                 any(said in self.ignored for said in ("counted as", "read as", "by N", "changes")),
             self.batch: ";" in self.batch,
         }  # fmt: skip
-        plain = self._plain_notes
-        return (*(said for said, is_so in asked.items() if is_so), *(n for n in self.notes if n not in plain))
-
-    @property
-    def _plain_notes(self) -> tuple[str, ...]:
-        """Notes on what is in order."""
-        plain = ("takes ", "one value per", "returns float")
-        return tuple(n for n in self.notes if n.startswith(plain))
+        told = (n for n in self.notes if not n.startswith(FINE))
+        return (*(said for said, is_so in asked.items() if is_so), *told)
 
     def __repr__(self) -> str:
         if not self.known:
-            return "\n".join([UNKNOWN, *(line for note in self.notes for line in _entry("", note))])
+            return "\n".join([UNKNOWN, *(line for note in self.notes for line in _lines(note))])
         kinds: dict[str, list[str]] = {}
-        for part in self.ignored.split("; "):
-            label, _, what = part.partition(": ")
-            kinds.setdefault(what, []).append(label)
-        ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in kinds.items() if what != "refused")
+        for label, _, what in (part.partition(": ") for part in self.ignored.split("; ")):
+            if what not in ("refused", ""):
+                kinds.setdefault(what, []).append(label)
+        ignored = "; ".join(f"{', '.join(labels)}: {what}" for what, labels in kinds.items())
         sequences = self.sequences.replace("; compares position t with label t", "")
         for left in self.ignore_index[:1]:
             sequences = sequences.replace(f" (label {left} left out)", "")
-        ignored = "" if self.ignored in (NAT, UNKNOWN) else ignored
         *most, last = self.targets or ("",)
-        takes = [self.first, f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
-        takes = takes[::-1] if self.first == "target" else takes
-        takes[self.first == "target"] = "prediction"
+        takes = ["prediction", f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
+        either = ", or the other way round" * (self.first == "either")
         unusual = self.unusual
         facts = (
-            ("takes", ", then ".join(takes) + ", or the other way round" * (self.first == "either")),
+            ("takes", ", then ".join(takes[::-1] if self.first == "target" else takes) + either),
             ("sequences", sequences),
             ("weights", self.weights if self.weights != "no argument" else NAT),
             ("ignores", "" if f"ignored labels: {self.ignored}" in unusual else ignored),
@@ -207,32 +193,20 @@ class Diagnosis:
             ("gradient", self.gradient if self.gradient == "that of the value" else ""),
             ("tried", self.tried),
             *(("or", a) for a in self.alternatives),
-            *(("note", n) for n in self._plain_notes),
+            *(("note", n) for n in self.notes if n.startswith(FINE)),
+            ("", self.batch if self.batch not in unusual else ""),
         )
-        text = textwrap.wrap(self.sentence + ".", WIDTH, break_on_hyphens=False)
-        for said in unusual:
-            text += _lines(said, "! ", "  ")
-        for key, value in facts:
-            if value not in ("", UNKNOWN, NAT):
-                text += _entry(key, value)
-        return "\n".join(
-            [*text, *(_entry("", self.batch) if self.batch and self.batch not in unusual else [])]
-        )
+        text = [_lines(self.sentence + ".", "", ""), *(_lines(said, "! ") for said in unusual)]
+        text += [_lines(v, f"  {k:<10}" if k else "  ", " " * 12 if k else "  ")
+                 for k, v in facts if v not in ("", UNKNOWN, NAT)]  # fmt: skip
+        return "\n".join(line for lines in text for line in lines)
 
 
 def _ratios(weights: tuple[float, ...]) -> str:
-    seen = [w for w in weights if not math.isnan(w)]
-    if len(seen) < len(weights):
-        return " : ".join(f"{w:.4g}" for w in seen) + f" (of {len(seen)} classes of {len(weights)})"
-    shown = [f"{w:.4g}" for w in weights[:12]]
-    return " : ".join(shown) + (f" : ... ({len(weights)} of them)" if len(weights) > 12 else "")
+    shown = " : ".join(f"{w:.4g}" for w in weights[:12])
+    return shown + (f" : ... ({len(weights)} of them)" if len(weights) > 12 else "")
 
 
-def _lines(text: str, head: str, rest: str) -> list[str]:
+def _lines(text: str, head: str = "  ", rest: str = "  ") -> list[str]:
     """A text no wider than a phone shows."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
-
-
-def _entry(key: str, value: str) -> list[str]:
-    """One fact."""
-    return _lines(value, f"  {key:<10}" if key else "  ", " " * 12 if key else "  ")

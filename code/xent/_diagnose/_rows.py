@@ -52,7 +52,6 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "logarithms": lambda t: np.log(t),
     "logits": lambda t: np.log(t) + 0.7,
 }
-SOFT = ("soft", "logarithms", "logits")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Call:
 
     @property
     def soft(self) -> bool:
-        return self.form in SOFT
+        return self.form in laws.SOFT
 
     def lay(self, x: Array, t: Array) -> Pair:
         """Rows (n, K) and targets (n, K) as they are passed."""
@@ -216,7 +215,7 @@ def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
 
 @dataclass(frozen=True)
 class Fit:
-    """A reading with the numbers that predict single rows; A is (K, K), or (K, 2, 2) for K binary problems.
+    """A reading with the numbers that predict single rows; A is (1, K, K), or (K, 2, 2) for K binary problems.
 
     Rows of A that were not asked for are nan.
     """
@@ -228,42 +227,41 @@ class Fit:
 
 
 def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = False) -> Fit:
-    """The best A and common terms for a given bend, by least squares; if `coarse`, A is a factor alone."""
-    k, cost, log_p = d.call.k, reading.costs(d.x, bend), reading.log_p(d.x, bend)
-    form, binary, t = d.call.form, reading.family == BINARY, d.t
-    t = laws.TARGETS[form](FORMS[form](t), bend) if form in laws.TARGETS else t
-    sides, asked = np.stack([1 - t, t], -1) if binary else t, np.flatnonzero(t.any(0))
-    if coarse:
-        columns = (sides * cost).reshape(len(d.x), -1).sum(-1, keepdims=True)
-    elif binary:
-        columns = np.einsum("nkv,nks->nkvs", sides, cost)
-    elif d.soft:  # one weight, and what is spread over all classes
-        columns = np.stack([(t * cost).sum(-1), cost.mean(-1)], -1)
-    elif k <= FULL:
-        columns = np.einsum("ny,nk->nyk", sides, cost)
-    else:
-        columns = np.stack([sides * cost, sides * cost.mean(-1, keepdims=True)], -1)[:, asked]
+    """The best A and common terms for a given bend, by least squares; if `coarse`, A is a factor, and smoothed only
+    where that halves the error.
+    """
+    n, cost, log_p, form = len(d.x), reading.costs(d.x, bend), reading.log_p(d.x, bend), d.call.form
+    t = laws.TARGETS[form](FORMS[form](d.t), bend) if form in laws.TARGETS else d.t
+    sides, k = reading.sides(t), cost.shape[-1]
+    asked = np.flatnonzero(sides.any((0, 1)))
+    whole = not coarse and not d.soft
+    if whole and k <= FULL:
+        columns = np.einsum("npy,npc->npyc", sides, cost)
+    elif whole:
+        columns = np.stack([sides * cost, sides * cost.mean(-1, keepdims=True)], -1)[:, 0, asked]
+    else:  # one weight, and what is spread over all classes
+        columns = np.stack([(sides * cost).sum((1, 2)), cost.mean(-1).sum(-1)], -1)
+        if coarse and np.isfinite(columns).all():
+            errors = [np.linalg.norm(c @ np.linalg.lstsq(c, d.u)[0] - d.u) for c in (columns[:, :1], columns)]
+            columns = columns if 2 * errors[1] < errors[0] else columns[:, :1]
     added = [laws.COMMON[name](d.x, log_p, bend) for name in common]
-    added += [v.sum(-1) for v in laws.divergence_terms(t, log_p)] if d.soft else []
-    columns = np.column_stack([columns.reshape(len(d.x), -1), *added])
+    added += [v.sum((1, 2)) for v in laws.divergence_terms(sides, log_p)] if d.soft else []
+    columns = np.column_stack([columns.reshape(n, -1), *added])
     if not np.isfinite(columns).all():
-        return Fit(bend, np.zeros(len(added)), np.zeros((k, k)), np.inf)
+        return Fit(bend, np.zeros(len(added)), np.zeros((1, k, k)), np.inf)
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1
     found, *_ = np.linalg.lstsq(columns / scale, d.u, rcond=None)
     error = float(np.abs(columns / scale @ found - d.u).max() / np.abs(d.u).max())
     body, rest = np.split(found / scale, [len(scale) - len(added)])
-    if d.soft and not coarse:
-        matrix = body[0] * np.eye(k) + body[1] / k
-    elif coarse:
-        matrix = body * (np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k))
-    elif binary or k <= FULL:
-        matrix = body.reshape((k, 2, 2) if binary else (k, k))
+    if not whole:
+        matrix = np.tile(body[0] * np.eye(k) + body[1:].sum() / k, (cost.shape[1], 1, 1))
+    elif k <= FULL:
+        matrix = body.reshape(-1, k, k)
     else:
-        matrix = np.full((k, k), np.nan)
-        own, spread = body.reshape(-1, 2).T
-        matrix[asked] = spread[:, None] / k
-        matrix[asked, asked] += own
+        matrix, (own, spread) = np.full((1, k, k), np.nan), body.reshape(-1, 2).T
+        matrix[0, asked] = spread[:, None] / k
+        matrix[0, asked, asked] += own
     return Fit(bend, rest, matrix, error)
 
 
@@ -289,70 +287,65 @@ def bent(reading: Reading, d: Data, names: Names, common: Names) -> Fit:
 
 def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None:
     """What A says of a law: weights and where they act, smoothing, labels left out. None where it has no such form."""
-    k, small, even = len(a), tolerance * np.nanmax(np.abs(a)), 1e-4 * np.nanmax(np.abs(a))
-    if binary:  # by side: its own label, the other label
-        own, other = a[:, [0, 1], [0, 1]], a[:, [1, 0], [0, 1]]
-        if np.abs(own[:, 0]).min() < small:
-            return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
-        half = other / own / (1 + other / own) if np.abs(other).max() >= small else np.zeros(1)
-        if not (np.isfinite(half).all() and np.ptp(half) < 10 * tolerance and abs(half.mean()) < 0.45):
-            return None
-        w = own / (1 - half.mean())
-        plain = np.ptp(w) <= even
-        scale = {"factor": float(w.mean()), "weights": np.ones((k, 2))} if plain else {"weights": w}
-        return scale | {"smoothing": float(2 * half.mean())}
-    asked = np.flatnonzero(np.isfinite(a).all(1))
-    out = {int(y): True for y in asked if np.abs(a[y]).max() < small}
-    labels = np.setdiff1d(asked, list(out))
-    if not len(labels):
+    k, small, own = a.shape[-1], tolerance * np.nanmax(np.abs(a)), np.einsum("pkk->pk", a).copy()
+    asked, eye = np.isfinite(own[0]), np.eye(a.shape[-1])
+    out = asked & (np.abs(a).max((0, 2)) < small) & (not binary)
+    kept = asked & ~out
+    if not kept.any() or (binary and np.abs(own[:, 0]).min() < small):
+        return None  # no label costs anything, or 0 costs nothing: a sum over the labels that hold, and no yes and no
+    others = (eye == 0)[kept]
+    off = a[:, kept][:, others]
+    smooth = np.abs(off).max() >= (small / k if k > FULL else small)  # there spread over a row
+    even = 3 * small if smooth else 1e-4 / tolerance * small
+    plain = np.ptp(own[:, kept]) <= even and smooth * np.ptp(off) <= even
+    own[:, out] = 0.0
+    own = np.full(own.shape, own[:, kept].mean()) if plain else own
+    if smooth and not plain and (k > FULL or not kept.all()):
         return None
-    own, off, s = a[labels, labels], np.array([np.delete(a[y], y) for y in labels]), 0.0
-    rows = {"left_out": out}
-    smooth = np.abs(off).max() >= (small / k if k > FULL else small)  # there one number, spread over a row
-    if np.ptp(own) < (3 * small if smooth else even) and np.ptp(off) < 3 * small:
-        if smooth:
-            s = float(k * off.mean() / (own.mean() + (k - 1) * off.mean()))
-        w = own.mean() / (1 - s + s / k)
-        return rows | {"factor": float(w), "weights": np.ones(k), "smoothing": s} if -0.5 < s < 0.6 else None
-    if not smooth:
-        w = np.full(k, np.nan)
-        w[labels], w[list(out)] = own, 0.0
-        return rows | {"weights": w}
-    if len(labels) < k or k > FULL:
-        return None
-    for acts, share in (("columns", a / own), ("rows", a / own[:, None]), ("ratio", np.sqrt(a * a.T) / own)):
+    ratio = np.sqrt(a * a.swapaxes(1, 2)) / own[:, None]
+    ways = {"columns": a / own[:, None], "rows": a / own[..., None], "ratio": ratio}
+    for acts, share in ways.items() if smooth else {"rows": 0 * a}.items():
         # Of a label's mass (1 - s) + s / K stays with it, and s / K goes to each other class.
-        q = float(share[~np.eye(k, dtype=bool)].mean())
-        s = k * q / (1 + (k - 1) * q)
-        w, c = own / (1 - s + s / k), 1.0
+        q = float(share[:, kept][:, others].mean())
+        s, c = k * q / (1 + (k - 1) * q), 1.0
+        w = own / (1 - s + s / k)
         if acts == "ratio":  # they divide as well, and only their ratios are known
-            c, w = float(w[0]), np.where(np.arange(k) == 0, 1.0, a[0] / (w[0] * s / k))
+            c = float(w[0, 0])
+            w = np.where(np.arange(k) == 0, 1.0, a[:, 0] / (c * s / k))
             w = w / w.min()
-        scale = {"columns": w, "rows": w[:, None], "ratio": c * w / w[:, None]}[acts]
-        made = scale * ((1 - s) * np.eye(k) + s / k)
-        if -0.5 < s < 0.6 and np.abs(made - a).max() < 6 * small:
-            found = {"weights": w, "smoothing": s, "acts": "rows" if acts == "rows" else "columns"}
-            return found | ({"factor": c, "counts": w} if acts == "ratio" else {})
+        scale = {"columns": w[:, None], "rows": w[..., None], "ratio": c * w[:, None] / w[..., None]}[acts]
+        error = np.abs(scale * ((1 - s) * eye + s / k) - a)[:, kept].max() if smooth else 0.0
+        if -0.5 < s < 0.6 and error < 6 * small:
+            found = {"smoothing": s, "acts": "columns" if acts == "ratio" else acts}
+            found |= {"left_out": {int(y): True for y in np.flatnonzero(out)}}
+            found |= {"factor": c, "counts": w[0]} if acts == "ratio" else {}
+            if plain:
+                return found | {"factor": float(w[0, 0]), "weights": np.ones(w.shape if binary else k)}
+            return found | {"weights": w if binary else w[0]}
     return None
 
 
 def divergence(fit: Fit) -> dict[str, Any] | None:
     """The divergence that a fit to soft targets is, and its factor; nothing for cross-entropies, None for no such."""
-    k = len(fit.matrix)
-    seen = np.array([np.diag(fit.matrix).mean(), *fit.common])
+    k = fit.matrix.shape[-1]
+    seen = np.array([np.diag(fit.matrix[0]).mean(), *fit.common])
     for name, multiples in laws.DIVERGENCES.items():
         factor = float(seen @ multiples / np.dot(multiples, multiples))
         if np.abs(seen - factor * np.array(multiples)).max() < 1e-2 * abs(factor):
             if name == laws.CATEGORICAL:
                 return {}
-            even = np.abs(fit.matrix - factor * multiples[0] * np.eye(k)).max() < 1e-2 * abs(factor)
+            even = np.abs(fit.matrix[0] - factor * multiples[0] * np.eye(k)).max() < 1e-2 * abs(factor)
             return {"factor": factor, "weights": np.ones(k), "family": name} if even else None
     return None
 
 
-def fits(d: Data, level: int, tolerance: float, coarse: bool) -> Iterator[Law]:
+def fits(d: Data, level: int, dtype: str) -> Iterator[Law]:
     """The laws that predict every row of a data set at one level of complication."""
-    (bends, common), call = LEVELS[level], d.call
+    (bends, common), call, tolerance = LEVELS[level], d.call, TOLERANCE[dtype]
+    simple = "16" in dtype or call.form == "signs" or (d.binary and call.k > FULL)
+    if level and (simple or not d.promising(bends, common)):
+        return
+    coarse = "16" in dtype and not d.soft
     of_z = any(name.startswith("log Z") for name in common)
     for reading in laws.READINGS:
         pointless = (

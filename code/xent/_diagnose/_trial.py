@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -64,45 +64,55 @@ class Trial:
         found = self.caller.gradient(self.ordered(x, t), self.law.first == "prediction")
         return found if isinstance(found, str) else (found[0].reshape(x.shape), found[1])
 
-    def slope_error(
-        self, x: Array, t: Array, found: Pair, directions: list[Array], even: bool = False, least: float = 0.0
-    ) -> float:
-        """How far a gradient is from the law's, row by row along directions, beside the largest of these slopes."""
-        gradient, upstream = found
-        upstream = np.ones_like(upstream) if even else upstream
-        want = np.stack([self.law.slopes(x, t, upstream, d) for d in directions])
-        seen = np.stack([(gradient * d).reshape(len(x), -1).sum(-1) for d in directions])
-        if self.law.axis or want.shape != seen.shape:  # rows share a softmax, or the batch is a single row
-            want, seen = want.sum(-1, keepdims=True), seen.sum(-1, keepdims=True)
-        there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=least)
-        return float(
-            np.nan_to_num(np.abs(seen - want)[there] / max(size, 1e-30), nan=np.inf).max(initial=0.0)
-        )
-
-    def slope(self, x: Array, t: Array) -> bool:
-        """Whether the gradient is that of the law, with random upstream weights, along random directions."""
-        found, rng, law = self.gradient(x, t), np.random.default_rng(19), self.law
+    def slope_error(self, x: Array, t: Array, found: Pair | str, even: bool = False) -> float:
+        """How far a gradient is from the law's, row by row along each class or at random, beside the largest slope."""
         if isinstance(found, str):
-            return False
-        scale = x if law.reading.kind == "probabilities" else np.ones(x.shape)
-        directions = [rng.choice([-1.0, 1.0], x.shape) * scale for _ in range(3)]
+            return np.inf
+        (gradient, upstream), law, rng = found, self.law, np.random.default_rng(19)
+        axis = law.class_axis(x, t)
+        k = x.shape[axis]
+        if len(x) < 9 and k < 17 and not law.refuses:
+            directions = [np.zeros(x.shape) for _ in range(k)]
+            for j, d in enumerate(directions):
+                np.moveaxis(d, axis, -1)[..., j] = 1.0
+        else:
+            scale = x if law.reading.kind == "probabilities" else np.ones(x.shape)
+            directions = [rng.choice([-1.0, 1.0], x.shape) * scale for _ in range(3)]
         if law.refuses:  # rows that do not sum to one: along these they do
-            axis = law.class_axis(x, t)
             directions = [d - x * d.sum(axis, keepdims=True) for d in directions]
-        # Along these slopes may cancel.
-        least = float(np.abs(found[0] * directions[0]).reshape(len(x), -1).sum(-1).max(initial=0.0))
-        return self.slope_error(x, t, found, directions, least=least) <= max(1e-4, 10 * CLOSE[self.dtype][1])
+        upstream = np.ones_like(upstream) if even else upstream
+        want = np.stack([law.slopes(x, t, upstream, d) for d in directions])
+        seen = np.stack([(gradient * d).reshape(len(x), -1).sum(-1) for d in directions])
+        if law.axis or want.shape != seen.shape:  # rows share a softmax, or the batch is a single row
+            want, seen = want.sum(-1, keepdims=True), seen.sum(-1, keepdims=True)
+        there = np.isfinite(want)
+        # Along a direction slopes may cancel.
+        least = np.abs(gradient * directions[0]).reshape(len(x), -1).sum(-1).max(initial=1e-30)
+        error = np.abs(seen - want)[there] / max(np.abs(want[there]).max(initial=0.0), least)
+        return float(np.nan_to_num(error, nan=np.inf).max(initial=0.0))
 
-    def whole_gradient(self, x: Array, t: Array, said: str) -> str:
+    def slope(self, x: Array, t: Array, even: bool = False) -> bool:
+        """Whether the gradient is that of the law, with random upstream weights."""
+        most = np.clip(10 * CLOSE[self.dtype][1], 1e-3 if len(x) < 9 else 1e-4, 0.1)
+        return bool(self.slope_error(x, t, self.gradient(x, t), even) <= most)
+
+    def said_of_gradient(self, x: Array, t: Array, said: str) -> str:
         """What was said of the gradient, if it is so at this size."""
         if self.caller.arrays == "numpy":
             return said
-        if self.slope(x, t):
-            return said if said.startswith(THATS_IT) else THATS_IT
         if isinstance(found := self.gradient(x, t), str):
             return found
-        follows = self.follows(x, t, self.slope) or ["no property that was tried decides it"]
-        return f"not {THATS_IT} in a batch of {len(x):,}: {'; '.join(follows)}"
+        if said == UNKNOWN and not (found[0].any() and np.isfinite(found[0]).all()):
+            return "not finite" if found[0].any() else "zero everywhere"
+        if self.slope(x, t):
+            return said if said.startswith(THATS_IT) else THATS_IT
+        if len(x) > 8:
+            follows = self.follows(x, t, self.slope) or ["no property that was tried decides it"]
+            return f"not {THATS_IT} in a batch of {len(x):,}: {'; '.join(follows)}"
+        differs = f"it differs by {self.slope_error(x, t, found):.2g} of its largest entry"
+        lost = found[1].ndim and self.slope(x, t, even=True)
+        why = "its backward ignores the weight that each value is given" if lost else differs
+        return f"not {THATS_IT}: {why}"
 
     # --------------------------------------------------------------------------------- what a difference follows
 
@@ -110,8 +120,8 @@ class Trial:
         """The properties of a batch which, changed alone, let it be predicted."""
         law, axis = self.law, self.law.class_axis(x, t)
         rows = np.moveaxis(x, axis, -1)
-        n, k, rng = rows[..., 0].size, rows.shape[-1], np.random.default_rng(5)
-        fresh = inputs(law.reading.kind, law.binary, n, k, rng)
+        k, rng = rows.shape[-1], np.random.default_rng(5)
+        fresh = inputs(law.reading.kind, law.binary, rows[..., 0].size, k, rng)
         if good(np.moveaxis(fresh.reshape(rows.shape), -1, axis), t):
             return ["its values: others of this size are predicted"]
         found, out = [], np.isin(t, list(law.left_out))
@@ -120,9 +130,22 @@ class Trial:
             if gone.any() and good(x, np.where(gone, 0, t)):
                 found = [f"{what} left out: without them it is predicted"]
                 break
-        for name, most, cut in self.cuts(x, t, axis):
-            sizes = (m for m in (8, 2, 1) if m < most and (name, m) != ("classes", 1))
-            small, large = next((m for m in sizes if good(*cut(m))), 0), most
+        for a, large in enumerate(x.shape):
+
+            def cut(n: int, a: int = a) -> Pair:
+                """The first rows, positions or classes; the labels of others become some of these."""
+                small = np.take(x, range(n), a)
+                if t.shape != x.shape:
+                    labels = np.where(out, t, t % n) if a == axis else np.take(t, range(n), a - (a > axis))
+                    return small, labels
+                targets = np.take(t, range(n), a)
+                sums = a == axis and not law.binary and law.form not in ("logits", "logarithms")
+                return small, targets / np.maximum(targets.sum(a, keepdims=True), 1e-9) if sums else targets
+
+            name = "positions" if x.ndim == 3 else f"places on axis {a}"
+            name = "classes" if a == axis > 0 or (a and x.ndim == 2) else name if a else "rows"
+            sizes = (m for m in (8, 2, 1) if m < large and (name, m) != ("classes", 1))
+            small = next((m for m in sizes if good(*cut(m))), 0)
             while small and large - small > 1:
                 m = (large + small) // 2
                 small, large = (m, large) if good(*cut(m)) else (small, m)
@@ -130,68 +153,39 @@ class Trial:
                 found.append(f"the number of {name}: right at {small:,}, wrong at {large:,}")
         return found
 
-    def cuts(self, x: Array, t: Array, axis: int) -> Iterator[tuple[str, int, Callable[[int], Pair]]]:
-        """Ways to shorten a batch: its rows, the positions of its sequences, its classes."""
-        same, out = t.shape == x.shape, np.isin(t, list(self.law.left_out))
-        yield "rows", len(x), lambda n: (x[:n], t[:n])
-        for steps in range(1, x.ndim):
-            at = steps if same else steps - (steps > axis)
-            if (self.law.binary and same) or steps != axis:
-                name = "classes" if x.ndim == 2 else "positions" if x.ndim == 3 else f"places on axis {steps}"
-
-                def fewer_places(n: int, steps: int = steps, at: int = at) -> Pair:
-                    return np.take(x, range(n), steps), np.take(t, range(n), at)
-
-                yield name, x.shape[steps], fewer_places
-
-        def fewer(n: int) -> Pair:
-            cut = np.take(x, range(n), axis)
-            if not same:
-                return cut, np.where(out, t, t % n)
-            rows = np.take(t, range(n), axis)
-            sums = self.law.form not in ("logits", "logarithms")
-            return cut, rows / np.maximum(rows.sum(axis, keepdims=True), 1e-9) if sums else rows
-
-        if not self.law.binary:
-            yield "classes", x.shape[axis], fewer
-
     # ------------------------------------------------------------------------------------ the reader's own batch
-
-    def beside(self, own: tuple[Any, Any]) -> Trial:
-        """The same for copies of the reader's own arrays, in their library, format and on their device."""
-        kinds, caller = {library(a) for a in own}, self.caller
-        here = next((k for k in ("torch", "tensorflow") if k in kinds), caller.arrays)
-        coarse = max(self.dtype, dtype_name(own[0]), key=lambda d: CLOSE.get(d, (0, 0))[1])
-        given = tuple(self.ordered(*own))
-        return Trial(self.law, Caller(caller.loss, here, caller.dtype, caller.names, given), coarse)
 
     def of_your_batch(self, own: tuple[Any, Any], gradient: str) -> tuple[Fields, str, tuple[str, ...]]:
         """What the reader's own call costs and what is predicted: the fields that say so, the gradient, what is
-        wrong.
+        wrong. It is called with copies of the reader's arrays, in their library, format and on their device.
         """
-        x, t, law, trial = np.asarray(to_numpy(own[0]), float), to_numpy(own[1]), self.law, self.beside(own)
-        name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape) or 'one number'} in {dtype_name(own[0])},"
+        x, t, law, caller = np.asarray(to_numpy(own[0]), float), to_numpy(own[1]), self.law, self.caller
+        kinds, dtype = {library(a) for a in own}, dtype_name(own[0])
+        here = next((k for k in ("torch", "tensorflow") if k in kinds), caller.arrays)
+        coarse = max(self.dtype, dtype, key=lambda d: CLOSE.get(d, (0, 0))[1])
+        given = tuple(self.ordered(*own))
+        trial = Trial(law, Caller(caller.loss, here, caller.dtype, caller.names, given), coarse)
+        name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape) or 'one number'} in {dtype},"
         seen, said = trial.call(x, t), trial.caller.said
-        if seen is None and self.caller.arrays != trial.caller.arrays:
+        if seen is None and here != caller.arrays:
             trial = self
             seen = trial.call(x, t)
         if seen is None:
             return {}, gradient, (f"{name} is refused: {said}",)
-        cost = float(seen.sum())
+        told: Fields = {"cost": float(seen.sum())}
         try:
             want = law.value(x, t, seen.ndim)
         except Unpredictable as why:
-            return {"cost": cost}, gradient, (f"{name} costs {cost:.5g}; not predicted: {why}",)
-        told: Fields = {"cost": cost, "predicted": float(want.sum())}
+            return told, gradient, (f"{name} costs {told['cost']:.5g}; not predicted: {why}",)
+        told["predicted"] = float(want.sum())
         if not trial.near(seen, want, x):
             follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
             return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
-        if gradient.startswith((THATS_IT, NAT, UNKNOWN)) and dtype_name(own[0]) in CLOSE:
-            gradient = trial.whole_gradient(x, t, gradient)
-        told["batch"] = f"{name} costs {cost:.5g}{' in all' * bool(seen.ndim)}, as predicted"
-        if trial.dtype in ("float16", "bfloat16"):  # says how near
-            told["batch"] += f" to {CLOSE[trial.dtype][x.size >= 500]:.0%}".replace("%", " %")
-        told["batch"] += misread(law, x, t)
+        if gradient.startswith((THATS_IT, NAT, UNKNOWN)) and dtype in CLOSE:
+            gradient = trial.said_of_gradient(x, t, gradient)
+        near = f" to {CLOSE[trial.dtype][x.size >= 500]:.0%}".replace("%", " %")
+        said = f"{told['cost']:.5g}{' in all' * bool(seen.ndim)}, as predicted{near * (trial.dtype[-2:] == '16')}"
+        told["batch"] = f"{name} costs {said}{misread(law, x, t)}"
         return told, gradient, ()
 
 
@@ -209,15 +203,13 @@ def difference(seen: Array, want: Array) -> str:
 
 def misread(law: Law, x: Array, t: Array) -> str:
     """Whether the rows of a batch are something else than what the loss reads, in words."""
-    kind = law.reading.kind
+    kind, axis = law.reading.kind, law.class_axis(x, t)
     if law.binary:
-        outside = kind == "probabilities" and not ((x >= 0) & (x <= 1)).all()
-        return "; but its entries are no probabilities" * outside
-    axis = law.class_axis(x, t)
+        wrong = kind == "probabilities" and not ((x >= 0) & (x <= 1)).all()
+        return "; but its entries are no probabilities" * wrong
     with np.errstate(all="ignore"):
         sums = (np.exp(x) if kind == "log-probabilities" else x).sum(axis)
     ones = bool(np.allclose(sums, 1, atol=2e-2) and (kind == "log-probabilities" or (x >= 0).all()))
     if kind == "logits":
-        whole = ones and x.size > x.shape[axis]
-        return "; but its rows look like probabilities, and it reads logits" * whole
+        return "; but its rows look like probabilities, and it reads logits" * (ones and sums.size > 1)
     return f"; but its rows are no {kind}" * (not ones and not law.normalises)
