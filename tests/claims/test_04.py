@@ -234,7 +234,7 @@ def test_when_to_stop(run: int | None, patience: int, column: int) -> None:
     assert all(found) or run is not None
 
 
-@claim("the epoch was chosen on the validation images", on=[None], but_not={"an epoch that nobody chose": 100})
+@claim("the epoch was chosen on the validation", on=[None], but_not={"an epoch that nobody chose": 100})
 def test_the_chosen_loss_is_too_low(epoch: int | None) -> None:
     """The images for validation, halved at random: an epoch chosen on one half, measured on both."""
     for losses in histories()[1]:
