@@ -206,7 +206,7 @@ def test_one_direction_catches(seed: int, scale: float = 1) -> None:
 
 
 @claim(
-    "at weights of zero the gradient that the layer hands down",
+    "at weights of zero the gradient that the last layer hands down",
     on=[(0.0, factor) for factor in (-1.0, 0.0, 0.2, 2.0, 50.0)],
     but_not={"random weights": (1.0, 2.0), "a wrong summand": (0.0, 1.0, 0.1)},
 )
@@ -234,7 +234,7 @@ def test_when_to_stop(run: int | None, patience: int, column: int) -> None:
     assert all(found) or run is not None
 
 
-@claim("Because the epoch was chosen on these images", on=[None], but_not={"an epoch that nobody chose": 100})
+@claim("the epoch was chosen on the validation", on=[None], but_not={"an epoch that nobody chose": 100})
 def test_the_chosen_loss_is_too_low(epoch: int | None) -> None:
     """The images for validation, halved at random: an epoch chosen on one half, measured on both."""
     for losses in histories()[1]:
