@@ -248,7 +248,7 @@ NEAR, EARLY, LATE = (True, False, False), (True, True, True), (True, True, False
 @claim(
     "In PyTorch, an ignored row that contains `nan`",
     "Repair the division that produced it, or remove such rows ... the layers;",
-    "if the layer's input contains `nan` too, dropping them",
+    "if a layer's input contains `nan` too, dropping the rows",
     on=[
         (loss, repair, finite, n)
         for n in (2, 5, 20)

@@ -413,7 +413,7 @@ def test_batches_of_one_prompt(companions: list[int]) -> None:
 
 
 @claim(
-    "the mean over all $N$ tokens is the sum over a constant.",
+    "the mean over all $N$ tokens is the sum divided by a constant.",
     on=lambda: [(n, p, int(n.max())) for n, p in some_lengths(21, counts=(2, 3, 5))],
     but_not={"the tokens without the padding": (np.array([1, 4, 9]), P3, 0)},
 )
@@ -465,7 +465,7 @@ def test_more_data(p: Array, weight: Any = 1 / N40, flexible: bool = True) -> No
 
 
 @claim(
-    "One token mean over all the data is improper as well",
+    "A single mean over all the tokens of the data is improper as well",
     on=[np.array([1, 3]), np.array([1, 2, 9]), np.arange(10, 14)],
     but_not={"the mean over each sequence": (np.arange(10, 14), True)},
 )

@@ -128,7 +128,7 @@ def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Ar
 @pytest.mark.slow
 @claim(
     "With the ridge chosen, more pictures were better at each step",
-    "With a ridge of 0.00001, one vote on each comes last.",
+    "With a ridge of 0.00001, one vote on each came last.",
     on=[(WAYS, None, 8)],
     but_not={"a hundredth of the ridge": (WAYS, 1e-5, 3), "few pictures": (WAYS[::-1], None, 8)},
 )

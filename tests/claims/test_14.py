@@ -60,7 +60,7 @@ def token_sum(writer: MarkovSource, p: MarkovSource, q: MarkovSource) -> float:
 
 
 @claim(
-    "Token divergences add up, on average, to the divergence of sequences along prefixes",
+    "Token divergences add up, on average, to the divergence of sequences, along prefixes",
     on=lambda: (pair for p, q in chains() for pair in ((p, p, q), (q, q, p))),
     but_not=lambda: {f"the other writer, {i}": (q, p, q) for i, (p, q) in enumerate(chains())},
 )
@@ -265,7 +265,7 @@ def test_clamped_terms(p: Array, bound: float) -> None:
 
 
 @claim(
-    "they hardly pull on a token that the student gives up",
+    "these divergences hardly pull on a token that a student gives up",
     on=lambda: ((d, p) for p, _ in teachers(rng(3), (2, 1), (10, 1), (1000, 1)) for d in ("jsd", "reverse")),
     but_not={"the forward divergence": ("forward", np.array([0.3, 0.7]))},
 )

@@ -473,7 +473,7 @@ def test_a_trainer_is_repaired_and_handed_over(row: dict[str, Any]) -> None:
 @pytest.mark.claim(
     "rewards",
     "The gradient on the student's texts is multiplied by",
-    "`check_trainer` finds the first divisor",
+    "`check_trainer` finds the loader's count in the divisor",
 )
 @pytest.mark.parametrize(
     "row",
@@ -541,9 +541,9 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "Along one of its own texts for each meaning they gain about four fifths ... in two seeds, by about a tenth",
+    "Computed along one of the teacher's own texts for each meaning, they gain about four ... in two seeds, by about a tenth",
     "students of its distributions came near students of all answers, in longer runs",
-    "distributions along its own texts did nearly all",
+    "distributions along its own texts gained nearly all",
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many; the student of few labels has stopped by then."""
