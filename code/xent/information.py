@@ -44,7 +44,7 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
     See Also
     --------
-    xent.cross_entropy, xent.soft_cross_entropy : the losses, with q given by its logits.
+    xent.cross_entropy, xent.soft_cross_entropy : losses that take the logits of q.
 
     Examples
     --------

@@ -52,7 +52,7 @@ def preferred(scores: Array, reference: Array, beta: float, compared: Array) -> 
 
 
 @claim(
-    "if people prefer $a$ to $b$ ... from each answer to every other.",
+    "If people prefer $a$ to $b$ ... from each answer to every other.",
     on=lambda: [
         (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, pairs, 0)
         for g in [rng(2)]
@@ -166,7 +166,7 @@ def test_frequent_items_are_corrected(p: Array, drawn: Array, columns: int, corr
 
 
 @claim(
-    "they have the same optimum if the model can express",
+    "They have the same optimum if the model can express",
     on=lambda: [(rng(seed).dirichlet(np.ones(k), 2 * k), "weights") for seed in range(4) for k in (2, 5)],
     but_not={"both cures at once": (np.random.default_rng(0).dirichlet(np.ones(3), 4), "both")},
 )
