@@ -52,22 +52,16 @@ def card(row: Row, tests: list[Mark]) -> str:
 
 
 def page_text(root: Path) -> str:
-    """Return the summary, the filter (radio buttons, read by the style sheet) and the cards, as MyST."""
+    """Return the summary and the cards, as MyST."""
     sources, rows = read_errata(root)
     tests = [mark for mark in read_marks(root)[0] if mark.kind == "erratum"]
     count = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
-    choices = {"all": f"All ({len(rows)})", **{v: f"{name} ({count[v]})" for v, name in VERDICTS.items()}}
-    buttons = "".join(
-        f'<label><input type="radio" name="errata" value="{value}"{" checked" * (value == "all")}>'
-        f" {name}</label>"
-        for value, name in choices.items()
-    )
+    wrong = ", ".join(f"[{row.id}](#{row.anchor})" for row in rows if row.verdict == "wrong")
     parts = [
         f"Of {len(rows)} statements {count['holds']} hold, {count['conditional']} need a condition that is not "
         f"stated there, {count['slip']} have a slip of notation, wording or typesetting with a right conclusion, "
-        f"{count['outdated']} are outdated, and {count['wrong']} are wrong. "
+        f"{count['outdated']} are outdated, and {count['wrong']} are wrong ({wrong}). "
         f"{len({test.name for test in tests})} tests check them.\n",
-        f'<fieldset class="errata-filter"><legend>Show</legend>{buttons}</fieldset>\n',
     ]
     for source in sources:
         parts += [f"## {source['title']}\n", f"{source['about']}\n"]

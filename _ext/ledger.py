@@ -47,23 +47,19 @@ def _write_pages(app: Sphinx, config: Config) -> None:
     root, folder = Path(app.srcdir), Path(app.srcdir) / PAGES
     if PAGES not in (root / "_toc.yml").read_text("utf-8"):
         return
-    said = {e.chapter for e in read_equations(root)[0]} | {
-        c.of for c in read_marks(root)[0] if c.kind == "claim"
-    }
-    titles = {name: title for name, title in chapter_titles(root).items() if said & {name, name[:2]}}
-    pages = {
-        f"{name}.md": f"# Ledger of {f'chapter {int(name[:2])}' if name[:2].isdigit() else f'“{title}”'}\n\n"
-        f"```{{ledger}} {name}\n```\n"
-        for name, title in titles.items()
-    }
+    said = {e.chapter for e in read_equations(root)[0]}
+    said |= {mark.of for mark in read_marks(root)[0] if mark.kind == "claim"}
+    pages = {}
+    for name, title in chapter_titles(root).items():
+        if said & {name, name[:2]}:
+            of = f"chapter {int(name[:2])}" if name[:2].isdigit() else f"“{title}”"
+            pages[folder / f"{name}.md"] = f"# Ledger of {of}\n\n```{{ledger}} {name}\n```\n"
     folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        if pages.get(path.name) == path.read_text("utf-8"):
-            del pages[path.name]
-        else:
-            path.unlink()
-    for name, text in pages.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for path in {*folder.iterdir()} - pages.keys():
+        path.unlink()
+    for path, text in pages.items():
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
@@ -151,8 +147,7 @@ class Ledger(SphinxDirective):
         entry += statement
         lines = nodes.bullet_list(classes=["ledger-tests"])
         for test in tests:
-            said = f" by {test.how}, transcribed."
-            lines += nodes.list_item("", nodes.paragraph("", "", _name(test), nodes.Text(said)))
+            lines += nodes.list_item("", nodes.paragraph("", "", _name(test), nodes.Text(": transcribed.")))
         if equation.label in self.read:
             left_out = self.read[equation.label][1]
             said = f": read from the page{f', but for {left_out} part' + 's'[: left_out != 1] if left_out else ''}."

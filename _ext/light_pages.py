@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import tinycss2
 from docutils import nodes
+from sphinx.util.images import get_image_size
 
 from xent_book.plots import PALETTE
 
@@ -157,14 +158,6 @@ def write_wheel(app: Sphinx, exception: Exception | None) -> None:
         subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder, f"{folder}/code/xent_book"], check=True)
 
 
-def size(path: Path) -> str:
-    """Read a drawing's width and height from the head of the file, as attributes."""
-    head = path.read_bytes()[:2000]
-    points = [re.search(rb'<svg[^>]*\b%s="([\d.]+)pt"' % name, head) for name in (b"width", b"height")]
-    width, height = (round(float(found[1]) * 4 / 3) if found else 0 for found in points)
-    return f'width="{width}" height="{height}"' if width else ""
-
-
 def reachable(found: re.Match[str]) -> str:
     """Let the keyboard reach a listing that a phone scrolls."""
     lines = re.sub(r"<[^>]*>", "", found[1]).splitlines()
@@ -222,7 +215,8 @@ def lighten(
 
     def image(match: re.Match[str]) -> str:
         source = re.search(r'src="[^"]*?_images/([^/"]+)"', match[0])
-        sizes = size(files[source[1]]) if source and source[1] in files else ""
+        size = get_image_size(files[source[1]]) if source and source[1] in files else None
+        sizes = f'width="{size[0]:.0f}" height="{size[1]:.0f}"' if size else ""
         return match[0].replace("<img ", f'<img loading="lazy" decoding="async" {sizes} ', 1)
 
     body = re.sub(r"<img\b[^>]*>", image, context.get("body", ""))

@@ -1,6 +1,6 @@
 """What the chapters state and what the tests say that they check: equations, claims, errata.
 
-    @pytest.mark.equation("eq-bce", by="reference")
+    @pytest.mark.equation("eq-bce")
     @pytest.mark.claim("01", "The gradient of the loss is prediction")
     @pytest.mark.erratum("3.3", "slip")
     def test_the_gradient() -> None:
@@ -43,8 +43,6 @@ READ = "tests/equations/test_read.py"
 ERRATA = "chapters/errata.yml"
 # It tries what each row of the errata says.
 TRIED = "tests/equations/test_errata.py"
-# How a test checks an equation; chapters/equations.md says what each means.
-METHODS = ("reference", "property", "montecarlo", "framework")
 VERDICTS = {
     "wrong": "Wrong",
     "slip": "A slip",
@@ -52,27 +50,25 @@ VERDICTS = {
     "outdated": "Outdated",
     "holds": "Holds",
 }
-# The marks: how many positional arguments, which keywords, and how to write one.
+# The marks: how many arguments each has, and how to write one.
 USAGE = {
-    "equation": (1, ["by"], '("eq-slug", by="...") with by one of ' + ", ".join(METHODS)),
-    "claim": (2, [], '("01", "the first words of the sentence")'),
-    "erratum": (2, [], '("3.3", "slip"), with the verdict of its row'),
+    "equation": (1, 'pytest.mark.equation("eq-slug")'),
+    "claim": (2, 'pytest.mark.claim("01", "the first words of the sentence")'),
+    "erratum": (2, 'pytest.mark.erratum("3.3", "slip"), with the verdict of its row'),
 }
+# A claim as a row; a file of a chapter's claims need not name the chapter.
+CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
+CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line|rewards)")
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
 DISPLAYED = re.compile(r"\$\$(?P<tex>.+?)\$\$(?:[ \t]*\((?P<label>[^)\s]*)\))?", re.DOTALL)
 _MARKDOWN = (
     MarkdownIt().use(dollarmath_plugin, double_inline=True).use(colon_fence_plugin).use(amsmath_plugin)
 )
-# A claim as a row: its call names the chapter and words of one sentence or more.
-CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
-# The file whose claims are of one chapter, which they need not name.
-CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line|rewards)")
 # What ends no sentence: mathematics, code, where a link leads.
 _OPAQUE = re.compile(
     r"(?<!\\)(\$\$?)(?!\s).*?(?<!\\)\1|(?<!`)(``?)(?!`).+?(?<!`)\2(?!`)|(?<=\])\([^)]*\)", re.DOTALL
 )
-_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 # Between blocks: an empty line, or the beginning of an item, a row, a heading, a directive, an equation.
 _BLOCK = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-+*>]\s|\d+\.\s|\||#|:::|```|\$\$))")
 _PREFIX = re.compile(r"\s*(?:(?:[-+*>]|\d+\.|#+)\s+)?")
@@ -116,7 +112,7 @@ class Mark(NamedTuple):
 
     kind: str  # of USAGE
     of: str  # the label of an equation, the number of a claim's chapter, the id of a row
-    how: str  # the method of an equation's test, words of a claim's sentence, an erratum's verdict, if it has one
+    how: str  # words of a claim's sentence, or an erratum's verdict, if it has one
     path: str  # of the test's file, from the root
     function: str
     line: int
@@ -144,7 +140,6 @@ class Mark(NamedTuple):
 
     def places(self, cell: str) -> list[tuple[int, int]]:
         """Return where a claim's sentence begins and ends in a cell, wherever its words stand."""
-        cell = _COMMENT.sub(lambda m: re.sub(r"\S", " ", m[0]), cell)
         first, _, last = self.how.partition(" ... ")
         found = [(words.start(), words.end()) for words in _words(first).finditer(cell)]
         if last:
@@ -327,9 +322,7 @@ def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]
     found: list[Mark] = []
     wrong: list[str] = []
     tree, lines = ast.parse(text), text.splitlines()
-    everywhere = list(ast.walk(tree))
-    calls = {node.func for node in everywhere if isinstance(node, ast.Call)}
-    astray = {n for n in everywhere if _kind(n) and (isinstance(n, ast.Attribute) or n in calls)}
+    astray = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and _kind(node.func)}
     for name, node, check, decorators in _tests(tree):
         if not (ours := [call for call in decorators if _kind(call.func)]):
             continue
@@ -338,29 +331,26 @@ def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]
             source += lines[check.lineno - 1 : check.end_lineno]
         doc, rejects = (ast.get_docstring(check) or "") if check else "", tuple(_rejected(node))
         for call in ours:
-            astray.discard(call.func)
+            astray.discard(call)
             kind, row = _kind(call.func), isinstance(call.func, ast.Name)
-            count, keywords, usage = USAGE[kind]
-            named = [keyword.arg for keyword in call.keywords]
-            fits = named in (["on", "but_not"], ["but_not"]) if row else named == keywords
-            values = [*call.args, *([] if row else [keyword.value for keyword in call.keywords])]
-            given = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
-            fits &= len(given) == len(values)
+            count, usage = USAGE[kind]
+            given = [v.value for v in call.args if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+            fits = len(given) == len(call.args)
+            fits &= [k.arg for k in call.keywords] in ([["on", "but_not"], ["but_not"]] if row else [[]])
             if kind == "claim" and (own := CHAPTER_OF.match(place)) and not "".join(given[:1]).isdigit():
                 given.insert(0, own[1])
-            if not fits or (len(given) < count if kind == "claim" else len(call.args) != count):
-                write = CLAIM if row else f"pytest.mark.{kind}{usage}"
-                wrong.append(f"{place}:{call.lineno}: {name}: write @{write}")
+            if not fits or len(given) < count or (kind != "claim" and len(given) > count):
+                wrong.append(f"{place}:{call.lineno}: {name}: write @{CLAIM if row else usage}")
                 continue
-            of, *said = given
-            for how in said[: len(said) if kind == "claim" else 1] or [""]:
+            for how in given[1:] or [""]:
                 at = (place, name, call.lineno)
-                found.append(Mark(kind, of, how, *at, doc, "\n".join(source), rejects))
+                found.append(Mark(kind, given[0], how, *at, doc, "\n".join(source), rejects))
     if place == TRIED:
         functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
         found += [mark for function in functions for mark in _tried(function, lines)]
-    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in everywhere if node in astray]
-    wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
+    wrong += [
+        f"{place}:{call.lineno}: the mark decorates a test at the top level of the file" for call in astray
+    ]
     return tuple(found), tuple(wrong)
 
 
@@ -400,9 +390,6 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         yield f"{mark.where}: {mark.function} checks {mark.of}, a label that no chapter has"
     elif mark.of in read:
         yield f"{mark.where}: {mark.function} transcribes {mark.of}, which {READ} reads from the page: delete it"
-    elif mark.how not in METHODS:
-        usage = USAGE["equation"][2]
-        yield f"{mark.where}: {mark.function} checks {mark.of} by {mark.how!r}: write {usage}"
     elif mark.quoted is None:
         yield (
             f"{mark.where}: the docstring of {mark.function} does not quote equation {mark.of}; it says "
@@ -441,20 +428,16 @@ def _of_claim(mark: Mark, cells: list[tuple[str, str]], cards: dict[Any, Mark]) 
         yield f"{where}: nothing is refuted; give the same assertion what must fail in it"
 
 
-def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
-    """Say where a row's verdict is not that of a mark."""
-    marks = [test for test in tests if test.how not in ("", row.verdict)]
-    said = [f"{test.where}, {test.function}, {test.how!r}" for test in marks]
-    return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
-
-
 def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: list[Mark]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
     if not any(test.path == TRIED for test in tests):
         yield f'{ERRATA}: row {row.id} has no test: {TRIED} has no `yield source("{row.id}", ...)`'
-    yield from wrong_verdicts(row, tests)
+    for test in tests:
+        if test.how not in ("", row.verdict):
+            said = f"{test.where}, {test.function}, {test.how!r}"
+            yield f"{ERRATA}: row {row.id} says {row.verdict!r}, and {said}"
     chapter, heading = row.section
     words = " ".join(row.says.split())
     text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
@@ -476,12 +459,12 @@ def problems(root: Path) -> list[str]:
         short = path.stem.partition("_")[0]  # "04", "line"
         cells.setdefault(short, []).append((f"{path.name}, cell {number}", markdown))
         for name in {path.stem, short}:
-            texts.setdefault(name, []).append(re.sub("<!--.*?-->", "<!-- -->", markdown, flags=re.DOTALL))
+            texts.setdefault(name, []).append(markdown)
 
     said += unreadable
     said += [
         f"{equation.where}: equation {equation.label} has no test: {READ} does not read it, and no function in "
-        f'tests is marked @pytest.mark.equation("{equation.label}", by=...)'
+        f'tests is marked @pytest.mark.equation("{equation.label}")'
         for equation in equations
         if equation.label not in tested["equation"] | read.keys()
     ]

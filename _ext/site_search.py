@@ -141,7 +141,8 @@ def records(node: nodes.Element, page: str, above: list[str]) -> Iterator[Record
     headings = [*above, " ".join(named.split())]
     said = [one for child in node.children if child is not title for one in _said(child, PROSE, inner)]
     ids = title["ids"] if isinstance(node, addnodes.desc | nodes.definition_list_item) else node["ids"]
-    yield Record(f"{page}#{ids[-1]}" if above else page, headings, said)
+    named_by_hand = [i for i in ids if not i.startswith("index-")]
+    yield Record(f"{page}#{named_by_hand[-1]}" if above else page, headings, said)
     for child in inner:
         yield from records(child, page, headings)
 

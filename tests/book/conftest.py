@@ -69,12 +69,8 @@ class TinyBook:
 
     def build(self, **addresses: str) -> tuple[int, str]:
         """Build the copy as `make book` does."""
-        return self.plain_build("-W", "-n", "--keep-going", "-q", **addresses)
-
-    def plain_build(self, *options: str, **addresses: str) -> tuple[int, str]:
-        """Build the copy as somebody without make might."""
-        run = "from jupyter_book.cli.main import main; main()"
-        return self.run("-c", run, "build", ".", *options, **addresses)
+        book = "from jupyter_book.cli.main import main; main()"
+        return self.run("-c", book, "build", ".", "-W", "-n", "--keep-going", "-q", **addresses)
 
     def nbval(self) -> tuple[int, str]:
         """Compare the copy's stored outputs as `make test` does."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from scipy import stats
 
-from xent_book import pictures
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,11 +53,6 @@ def nats_a_word(writers: int, arm: str = "constant") -> float:
     return mean(restaurants(writers, arm, "nats"))
 
 
-def dearer_words(writers: int) -> float:
-    """Return what one text per denominator adds to it."""
-    return nats_a_word(writers, "B=1") - nats_a_word(writers)
-
-
 def trainer_errors(*recipes: str) -> tuple[float, float]:
     """Return the ends of the errors of these trainers."""
     rows = result("trainers/result.json")["rows"]
@@ -69,18 +62,8 @@ def trainer_errors(*recipes: str) -> tuple[float, float]:
 def on_policy_errors() -> tuple[float, float]:
     """Return the ends of those of GKD on the student's own texts, on one rank."""
     rows = result("trainers/result.json")["on_policy"]
-    asked = [r for r in rows if (r["recipe"], r.get("ranks")) == ("GKD, the student's texts", 1)]
-    return ends(run["error"] for row in asked for run in row["runs"])
-
-
-def gradient_sizes(temperature: float, classes: int) -> tuple[float, ...]:
-    """Return the sizes in chapter 13's figure: soft with T squared, soft without, of a label."""
-    return pictures.sizes(temperature, classes)
-
-
-def digits_nll(run: str, arm: str) -> float:
-    """Return the mean loss of an arm of experiments/distillation."""
-    return float(mean(result("distillation/digits.json")[run][arm]["nll"]))
+    asked = ("GKD, the student's texts", 1)
+    return ends(run["error"] for r in rows if (r["recipe"], r.get("ranks")) == asked for run in r["runs"])
 
 
 def gain(better: str, worse: str, key: str = "0.01", other: str = "0.01") -> tuple[float, float]:

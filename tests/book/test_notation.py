@@ -41,7 +41,7 @@ def prose(path: Path) -> str:
     if path.suffix == ".ipynb":
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
         text = "\n\n".join("".join(cell["source"]) for cell in cells)
-    return re.sub(r"<!--.*?-->|```\{index\}.*?```|(?<!`)`[^`\n]+`(?!`)", " ", text, flags=re.DOTALL)
+    return re.sub(r"```\{index\}.*?```|(?<!`)`[^`\n]+`(?!`)", " ", text, flags=re.DOTALL)
 
 
 FORMULA = re.compile(r"\$\$(.*?)\$\$|\$([^$]+?)\$", re.DOTALL)
@@ -65,17 +65,19 @@ def listed() -> tuple[set[str], set[str], list[tuple[list[str], str, list[str]]]
     throughout, _, by_chapter = text.partition("### By chapter")
     first = [line.split("|")[1:-1] for line in throughout.splitlines() if line.startswith("| $")]
     common = {
-        name for symbol, _ in first for tex in re.findall(r"\$([^$]+)\$", symbol) for name in symbols(tex)
+        name for cells in first for tex in re.findall(r"\$([^$]+)\$", cells[0]) for name in symbols(tex)
     }
     (letters,) = re.findall(r"^The letters (.*) serve for the moment", throughout, re.MULTILINE)
     local = set(re.findall(r"\$(\w)\$", letters)) | set("ijl")
-    rows = []
-    for line in by_chapter.partition("## Glossary")[0].splitlines():
-        if line.startswith("| $"):
-            symbol, meaning, chapters = (cell.strip() for cell in line.split("|")[1:-1])
-            rows.append(
-                (symbols(" , ".join(re.findall(r"\$([^$]+)\$", symbol))), meaning, chapters.split(", "))
-            )
+    cells = [
+        line.split("|")[1:-1]
+        for line in by_chapter.partition("## Glossary")[0].splitlines()
+        if line[:3] == "| $"
+    ]
+    rows = [
+        (symbols(" , ".join(re.findall(r"\$([^$]+)\$", symbol))), meaning.strip(), pages.strip().split(", "))
+        for symbol, meaning, pages in cells
+    ]
     return common, local, rows
 
 

@@ -49,19 +49,16 @@ def test_a_drawing_is_stored_without_what_nobody_sees() -> None:
     assert quiet(stored) == stored != quiet(drawn.replace("7.2", "7.21"))
 
 
+NUMBERED = sorted((notebooks.ROOT / "chapters").glob("[0-9]*.ipynb"))
+numbered_chapters = pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
 CORE = 3_500  # words of Markdown
-PARTS = [
-    "Before you start\n:class: opening",
-    "\n## Exercises",
-    "\n## What to remember",
-    "\n## Going deeper",
-    "\n## Sources and corrections",
+PARTS = ["Before you start\n:class: opening"]
+PARTS += [
+    f"\n## {part}" for part in ("Exercises", "What to remember", "Going deeper", "Sources and corrections")
 ]
 
 
-@pytest.mark.parametrize(
-    "path", sorted((notebooks.ROOT / "chapters").glob("[0-9]*.ipynb")), ids=lambda p: p.stem
-)
+@numbered_chapters
 def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -76,21 +73,17 @@ def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
 
 
 def test_a_chapter_says_what_to_install_and_reads_nothing_beside_it() -> None:
-    wrong = set()
     for path in notebooks.chapters(notebooks.ROOT):
         code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-        says = "pip install cross_entropy_verified*.whl" in code[0]
-        wrong |= set() if says and "xent.__file__" not in "".join(code) else {path.stem}
-    assert not wrong
+        assert "pip install cross_entropy_verified*.whl" in code[0], path.stem
+        assert "xent.__file__" not in "".join(code), path.stem
 
 
 DIGITS = {"three": 1e-3, "six": 1e-6, "seven": 1e-7, "nine": 1e-9, "ten": 1e-10, "12": 1e-12}
 SAID = re.compile(rf"({'|'.join(DIGITS)})[ ]digits|relative error of (1e-\d+)", re.I)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((notebooks.ROOT / "chapters").glob("[0-9]*.ipynb")), ids=lambda p: p.stem
-)
+@numbered_chapters
 def test_an_exercise_says_how_exact_an_answer_has_to_be(path: Path) -> None:
     """In its own text, or in the sentence under the heading of the exercises."""
     cells = nbformat.read(path, as_version=4).cells

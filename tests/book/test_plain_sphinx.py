@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydata_sphinx_theme
-from jupyter_book.config import get_final_config
 
 import light_pages
 
@@ -16,34 +14,6 @@ if TYPE_CHECKING:
     from .conftest import TinyBook
 
 ROOT = Path(__file__).resolve().parents[2]
-# What Jupyter Book sets besides: for what the book does not make, what our extensions replace, and what nobody reads.
-ITS_OWN = {
-    *(
-        "comments_config",
-        "external_toc_path",
-        "latex_engine",
-        "use_jupyterbook_latex",
-        "use_multitoc_numbering",
-    ),
-    *("html_css_files", "html_js_files"),
-}
-
-
-def test_both_programs_are_told_the_same() -> None:
-    plain = runpy.run_path(str(ROOT / "conf.py"))
-    command_line = {"latex_individualpages": False, "external_toc_path": "_toc.yml"}
-    told, _ = get_final_config(user_yaml=ROOT / "_config.yml", cli_config=command_line, sourcedir=ROOT)
-    told["extensions"].remove("jupyter_book")
-    differ = {name for name in told if name not in ITS_OWN and told[name] != plain.get(name)}
-    # Its defaults, which are those of the extensions, too: nothing runs in a build, and no address is another's.
-    assert {name for name in differ if not name.startswith("nb_execution_")} == {"html_theme_options"}
-    assert plain["nb_execution_mode"] == told["nb_execution_mode"] == "off"
-    options = told["html_theme_options"]
-    more = {name: value for name, value in options.items() if value != plain["html_theme_options"].get(name)}
-    assert sorted(more) == [
-        *("analytics", "announcement", "extra_footer", "launch_buttons"),
-        *("use_edit_page_button", "use_issues_button", "use_repository_button"),
-    ]
 
 
 def test_both_programs_build_the_same_pages(tiny_book: TinyBook) -> None:

@@ -30,6 +30,7 @@ import marks
 import xent.denominators
 import xent.sequences
 from book import quantities
+from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "chapters").glob("*.ipynb")), ROOT / "README.md", ROOT / "index.md"]
@@ -156,7 +157,7 @@ Given = dict[str, dict[str, str]]
 ENTRY = re.compile(r"(.*?)(?: \((\d+) times\))?")
 
 KNOWN = vars(math) | vars(xent.sequences) | vars(xent.denominators) | vars(quantities)
-KNOWN |= {f.__name__: f for f in (abs, len, max, min, range, sorted, sum, zip)}
+KNOWN |= {f.__name__: f for f in (abs, len, max, min, range, sorted, sum, zip)} | {"pictures": pictures}
 
 
 @dataclass

@@ -26,7 +26,7 @@ import numpy as np
 from equations.numeric import integral, lowest, settled
 
 DIGITS = 60
-STEP, CLOSE, TINY, FAR = mp.mpf("1e-12"), mp.mpf("1e-14"), mp.mpf("1e-20"), mp.mpf("1e20")
+STEP, CLOSE, TINY = mp.mpf("1e-12"), mp.mpf("1e-14"), mp.mpf("1e-20")
 Env = dict[str, Any]
 Tokens = list[str]
 Let = namedtuple("Let", "of")  # computed from the environment, so that it follows the names it depends on
@@ -78,12 +78,11 @@ RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
 LOGIC: dict[str, Callable[[Any, Any], Any]] = {
     r"\iff": operator.eq,
     r"\Rightarrow": lambda a, b: not a or b,
-    r"\Longrightarrow": lambda a, b: not a or b,
     r"\Leftarrow": lambda a, b: a or not b,
     r"\nLeftrightarrow": operator.ne,
     ":=": near,
 }
-BETWEEN = {"": multiply, "/": operator.truediv, r"\odot": operator.mul, r"\times": multiply}
+BETWEEN = {"": multiply, "/": operator.truediv, r"\odot": operator.mul}
 BETWEEN |= {r"\cup": operator.or_, r"\oplus": None}  # the environment says what adds in a circle
 BETWEEN[r"\cdot"] = lambda a, b: np.sum(a * b) if isinstance(a, np.ndarray) else multiply(a, b)
 BIG = {r"\sum": lambda v: reduce(operator.add, v, mp.mpf(0)), r"\prod": mp.fprod, r"\max": max, r"\min": min}
@@ -105,11 +104,11 @@ NOTHING = re.compile(
 CASES = re.compile(r"\\begin\{cases\}(.*?)\\end\{cases\}", re.DOTALL)
 FONTS = {"mathbf": "bold ", "mathsf": "sans ", "mathcal": "cal ", "text": '"'}
 OPEN: dict[str, Any] = {"(": ")]", "[": "])", "{": "}", "|": "|", r"\{": [r"\}"], r"\lVert": [r"\rVert"]}
-OPEN |= {r"\lvert": [r"\rvert"], r"\lceil": [r"\rceil"], r"\lfloor": [r"\rfloor"]}
+OPEN |= {r"\lvert": [r"\rvert"], r"\lceil": [r"\rceil"]}
 GAPS, STRIP = {r"\quad", r"\qquad", "&", r"\\"}, '\\"{}'
 SIGNS = {*RELATIONS, *LOGIC}
 ENDS = {"", "+", "-", *SIGNS}
-JOIN = {'"and', '"forall', '"forsome', '"no', '"has', '"hasaminimum'}  # any other word begins a condition
+JOIN = {'"forall'}  # any other word begins a condition
 EQUAL = {'"equalonlyif', '"equalonlyat', '"withequalityonlyfor'}  # a = b in a <= b needs what follows
 
 
@@ -216,13 +215,8 @@ def evaluate(tokens: Tokens, env: Env) -> Any:
     if signs := [token for _, token in outside if token in LOGIC]:
         parts = [evaluate(part, env) for part in split(tokens, *LOGIC)]
         return all(LOGIC[s](a, b) for s, (a, b) in zip(signs, pairwise(parts), strict=True))
-    if tokens[0] == '"no' and tokens[2] == '"has':
-        return not any(evaluate(tokens[3:], {**env, tokens[1]: value}) for value in env["over"][tokens[1]])
-    if tokens[-2:-1] in (['"forall'], ['"forsome']):
-        held = [evaluate(tokens[:-2], {**env, tokens[-1]: value}) for value in env["over"][tokens[-1]]]
-        return all(held) if tokens[-2] == '"forall' else any(held)
-    if any(token == '"and' for _, token in outside):
-        return all([evaluate(part, env) for part in split(tokens, '"and')])
+    if tokens[-2:-1] == ['"forall']:
+        return all([evaluate(tokens[:-2], {**env, tokens[-1]: value}) for value in env["over"][tokens[-1]]])
     if (word := tokens[-1]) in env and word[0] == '"':
         return env[word](evaluate(tokens[:-1], env)) if tokens[:-1] else env[word]
     sides = split(spread(tokens, env), *RELATIONS)
@@ -233,13 +227,7 @@ def evaluate(tokens: Tokens, env: Env) -> Any:
 
 
 def holds(sign: str, a: Tokens, b: Tokens, env: Env, value: Callable[[Tokens, Env], Any] = evaluate) -> Any:
-    """Whether a relation holds: for an arrow far out, for O(.) where what is small gets smaller."""
-    if sign == r"\xrightarrow":
-        reader = Reader(b, env)
-        name, to = split(reader.argument(), r"\to")
-        if to != [r"\infty"]:
-            raise Unreadable(f"the limit {' '.join(to)}")
-        return near(evaluate(a, {**env, name[0]: FAR}), evaluate(b[reader.at :], env))
+    """Whether a relation holds: for O(.) where what is small gets smaller."""
     if sign == r"\propto":
         scopes = [{**env, env["free"]: i} for i in env["over"][env["free"]]]
         return RELATIONS[sign](*([evaluate(side, e) for e in scopes] for side in (a, b)))
@@ -409,12 +397,10 @@ class Reader:
         return point(x) if where else value(x)
 
     def powers(self, value: Any) -> Any:
-        """A value with its powers, indices and factorials."""
-        while self.peek() in {"_", "^", "!"}:
+        """A value with its powers and indices."""
+        while self.peek() in {"_", "^"}:
             if self.took("_"):
                 value = index(value, self.indices(self.argument()))
-            elif self.took("!"):
-                value = mp.factorial(value)
             else:
                 to = self.after("^")
                 transposed = to in ([r"\top"], ["sans T"])
@@ -547,10 +533,10 @@ class Reader:
             return mp.sqrt(evaluate(self.argument(), self.env))
         if token in {"|", r"\lvert"}:
             return abs(evaluate(self.argument(), self.env))
-        if token in {r"\lceil", r"\lfloor"}:
+        if token == r"\lceil":
             value = evaluate(self.argument(), self.env)
             whole = mp.nint(value)  # a power of two has no whole logarithm after rounding
-            return whole if near(value, whole) else mp.ceil(value) if token == r"\lceil" else mp.floor(value)
+            return whole if near(value, whole) else mp.ceil(value)
         if self.took(r"\#"):
             return mp.mpf(len(self.scopes(self.argument())))
         if self.took(r"\underbrace"):
@@ -704,7 +690,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             yield f"the condition of {' '.join(chain)} never holds"
         if read and logical:
             premises = [evaluate(split(chain, *LOGIC)[0], e) for e in held]
-            if logical <= {r"\Rightarrow", r"\Longrightarrow"} and not any(premises):
+            if logical == {r"\Rightarrow"} and not any(premises):
                 yield f"what implies something in {' '.join(chain)} never holds"
             for e in held:
                 if not evaluate(chain, e):

@@ -288,7 +288,7 @@ def test_the_page_says_what_is_true(label: str) -> None:
 
 
 CHANGED = re.compile(
-    r"(?<=\\\\)\[\w+\]|\+|-|\d+|<|>|=|\\(?:[lg]e|ne|iff|propto|Rightarrow|Longrightarrow|max|min)(?![a-z])"
+    r"(?<=\\\\)\[\w+\]|\+|-|\d+|<|>|=|\\(?:[lg]e|ne|iff|propto|Rightarrow|max|min)(?![a-z])"
     r"|arg\\?,?m(?:ax|in)|(?<=_)[i-nyABPQ](?![a-z])|(?<=_\{)[i-ny](?![a-z]{2})|(?<=_\{[i-n])[k-n]|(?<=_\{[i-n],)[k-n]"
     r"|(?<=\^)[a-zA-Z]|(?<=\^\{)(?=[a-zA-Z([]|\\[a-ln-z])"
 )
@@ -303,7 +303,7 @@ OTHER = {
     r"\max": r"\min",
 }
 OTHER |= {"=": r"= 2\,", r"\min": r"\max", r"\iff": r"\nLeftrightarrow", r"\Rightarrow": r"\Leftarrow"}
-OTHER |= {r"arg\,min": "argmax", "argmin": "argmax", r"arg\,max": "argmin", r"\Longrightarrow": r"\Leftarrow"}
+OTHER |= {r"arg\,min": "argmax", "argmin": "argmax", r"arg\,max": "argmin"}
 OTHER |= {"i": "j", "j": "k", "k": "i", "l": "i", "m": "n", "n": "m", "y": "k"}
 OTHER |= {"A": "B", "B": "A", "P": "Q", "Q": "P", r"\propto": "="}
 

@@ -31,7 +31,7 @@ def agree(wrong: bool, computed: Any, expected: Any, rel: float = 0.0, off: floa
 
 
 @BOTH
-@pytest.mark.equation("eq-grad-four", by="reference")
+@pytest.mark.equation("eq-grad-four")
 def test_four_losses_and_their_gradients(wrong: bool) -> None:
     r"""
     $$
@@ -74,7 +74,7 @@ def test_four_losses_and_their_gradients(wrong: bool) -> None:
 
 
 @BOTH
-@pytest.mark.equation("eq-fw-bce-backward", by="framework")
+@pytest.mark.equation("eq-fw-bce-backward")
 def test_the_backward_pass_of_binary_cross_entropy(wrong: bool) -> None:
     r"""
     $$
@@ -93,7 +93,7 @@ def test_the_backward_pass_of_binary_cross_entropy(wrong: bool) -> None:
 
 
 @BOTH
-@pytest.mark.equation("eq-fw-half-overflow", by="property")
+@pytest.mark.equation("eq-fw-half-overflow")
 def test_a_float16_sum_overflows_beyond_its_largest_number(wrong: bool) -> None:
     r"""
     $$
@@ -111,7 +111,7 @@ def test_a_float16_sum_overflows_beyond_its_largest_number(wrong: bool) -> None:
 
 
 @BOTH
-@pytest.mark.equation("eq-den-which", by="montecarlo")
+@pytest.mark.equation("eq-den-which")
 def test_which_batch_size(wrong: bool) -> None:
     r"""
     $$
@@ -165,7 +165,7 @@ POLICIES = [(0.3, [1, 4, 16]), (0.8, [2, 2, 9]), (0.05, [1, 30, 30])]
 
 
 @BOTH
-@pytest.mark.equation("eq-den-rl-ends", by="reference")
+@pytest.mark.equation("eq-den-rl-ends")
 def test_where_a_policy_walks(wrong: bool) -> None:
     r"""
     $$
@@ -188,7 +188,7 @@ def test_where_a_policy_walks(wrong: bool) -> None:
 
 @BOTH
 @pytest.mark.slow
-@pytest.mark.equation("eq-den-rl-kl", by="reference")
+@pytest.mark.equation("eq-den-rl-kl")
 def test_where_a_penalty_stops_the_policy(wrong: bool) -> None:
     r"""
     $$
@@ -203,7 +203,7 @@ def test_where_a_penalty_stops_the_policy(wrong: bool) -> None:
 
 
 @BOTH
-@pytest.mark.equation("eq-soft-empirical", by="montecarlo")
+@pytest.mark.equation("eq-soft-empirical")
 def test_the_mean_converges_to_the_expectation(wrong: bool) -> None:
     r"""
     $$
@@ -235,7 +235,7 @@ def held(name: str, rows: int, words: int) -> int:
 
 
 @BOTH
-@pytest.mark.equation("eq-vocab-bytes", by="framework")
+@pytest.mark.equation("eq-vocab-bytes")
 def test_what_the_allocator_counts(wrong: bool) -> None:
     r"""
     $$
@@ -256,7 +256,7 @@ def test_what_the_allocator_counts(wrong: bool) -> None:
 
 
 @BOTH
-@pytest.mark.equation("eq-note-variance", by="reference")
+@pytest.mark.equation("eq-note-variance")
 def test_the_variance_of_a_ratio_and_of_a_constant(wrong: bool) -> None:
     r"""
     $$
