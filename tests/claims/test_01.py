@@ -149,7 +149,7 @@ def test_by_way_of_the_probability(dtype: Any, size: float) -> None:
 
 
 @claim(
-    "A clipped probability has no gradient",
+    "Beyond a clip the loss is flat",
     on=lambda: [(clip, 0.01 + rng(5).exponential(30)) for clip in 10.0 ** rng(5).uniform(-15, -1, 20)],
     but_not={"a probability that is wrong and not clipped": (1e-3, -0.1)},
 )
