@@ -97,7 +97,7 @@ def learnt_distribution(
 
 @np.errstate(all="ignore")
 def eos_optimum(stop: float, batch_size: int = 1) -> float:
-    r"""Stop probability that a token mean over `batch_size` sequences makes a constant-hazard model learn.
+    r"""Stop probability that a token mean over `batch_size` sequences makes a model with one stop probability learn.
 
     .. math:: q^*(B, \beta) = B\, \mathrm E\Big[\frac1S\Big] = \beta\; {}_2F_1(1, 1; B + 1; 1 - \beta),
               \qquad S \sim \mathrm{NegBin}(B, \beta)

@@ -48,7 +48,7 @@ class GeometricSource:
               \qquad n = 1, 2, \dots
 
     with `stop` beta = P(<eos>), in (0, 1], and m `letters` besides <eos>. The models are of the same family with the
-    stop probability q: a constant hazard.
+    stop probability q, the same at each step.
 
     Examples
     --------

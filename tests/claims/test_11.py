@@ -345,7 +345,7 @@ def the_note_says(sentence: str) -> None:
 def test_a_divisor_of_contexts_and_draws_that_share_a_source() -> None:
     """Batches of two, enumerated: draws that are independent, and draws that share a source."""
     the_note_says("a divisor that depends on contexts alone is harmless")
-    the_note_says("If they are only exchangeable it need not be")
+    the_note_says("If the draws are only exchangeable, it need not be")
     g = rng(8)
 
     def says(sources: Array, context: Array, answer: Array, slope: float) -> None:
@@ -392,7 +392,7 @@ def test_the_bias_at_the_minimum_of_the_summed_loss() -> None:
 def test_the_divisor_of_an_earlier_batch_in_training() -> None:
     """SGD on the log-odds of a rare class, 400 models: the sum over the earlier batch, and over the others."""
     the_note_says(
-        "a bias in proportion to the step size is left, which goes if the step size falls to zero; the sum over"
+        "leaves a bias in proportion to the step size, and so none if the step size falls to zero; the sum over"
     )
     share, weight, target = 0.05, 20.0, 1.0 / 1.95
 

@@ -445,9 +445,9 @@ def of_ends(column: int) -> dict[str, Any]:
 
 
 @claim(
-    "The student unlearns its end within a few dozen steps",
-    "Under the reverse divergence the teacher's end takes far longer to learn",
-    "Under the forward one the new end comes as the old one goes",
+    "Under the reverse divergence the student unlearns its end",
+    "The teacher's end takes far longer to learn",
+    "the new end comes as the old one goes",
     "If the teacher's column for its end is moved onto the student's",
     on=of_ends(1).values(),
     but_not=of_ends(2),

@@ -1,12 +1,12 @@
 """The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
-Names, arguments, meaning and refusals (not epsilons) are those on arrays. Predictions and distributions are tensors of
-floats, targets tensors on their device, weights of classes and targets tensors or arrays; results are float32 for half
-precision, else in the dtype of the predictions, or of target distributions and a teacher's logits or log-probabilities
-where these are wider. Unlike there, weights are rounded to that dtype (by linear losses to that of hidden states, or
-float32) and, as temperatures, refused beyond it, logits of nan and rows without a softmax give nan, and values may go
-unchecked under `torch.compile` or `export`, `torch.func`, fake tensors. What the checks need of a GPU they read at
-once; linear layers and divergences read more.
+Names, arguments, meaning and refusals (not epsilons) are those on arrays (`top_k_loss` has the tail alone).
+Predictions and distributions are tensors of floats, targets tensors on their device, weights of classes and targets
+tensors or arrays; results are float32 for half precision, else in the dtype of the predictions, or of target
+distributions and a teacher's logits or log-probabilities where these are wider. Unlike there, weights are rounded to
+that dtype (by linear losses to that of hidden states, or float32) and, as temperatures, refused beyond it, logits of
+nan and rows without a softmax give nan, and values may go unchecked under `torch.compile` or `export`, `torch.func`,
+fake tensors. What the checks need of a GPU they read at once; linear layers and divergences read more.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)
