@@ -13,32 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate, denominators
-from .denominators import STEP, log_grid, stop_probability
+from .denominators import stop_probability
 from .information import excess
 
-__all__ = ["GeometricSource", "MarkovSource", "hazards"]
+__all__ = ["GeometricSource", "MarkovSource"]
 
 Array = NDArray[np.float64]
-
-
-@np.errstate(all="ignore")
-def hazards(probabilities: ArrayLike) -> Array:
-    r"""Probability of stopping at each length, given that the sequence has come so far.
-
-    .. math:: h(n) = \frac{P(n)}{\sum_{k \ge n} P(k)}
-
-    for `probabilities` P(1), ..., P(n_max), which sum to one; 1 at the last possible length, nan beyond it.
-
-    Examples
-    --------
-    >>> from xent.sequences import hazards
-    >>> hazards([0.5, 0.25, 0.25])
-    array([0.5, 0.5, 1. ])
-    """
-    law = _vector(_validate.probabilities(probabilities, "probabilities", -1), "probabilities")
-    # Summed from the end: small tails keep their digits.
-    left = np.cumsum(law[::-1])[::-1]
-    return np.divide(law, left, out=np.full_like(law, np.nan), where=left > 0)
 
 
 class GeometricSource:
@@ -118,18 +98,6 @@ class GeometricSource:
         if self.stop == 1.0:
             return np.where(n == 1, 1.0, 0.0)
         return np.asarray((1.0 - self.stop) ** n / (-n * math.log(self.stop)))
-
-    @np.errstate(all="ignore")
-    def tilted_hazards(self, n_max: int) -> Array:
-        r"""Hazards of the logarithmic distribution, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
-
-        For beta < 1 they start at (1 - beta) / (-log beta), above beta, and fall towards it.
-        """
-        n = np.arange(1, _validate.count(n_max, "n_max") + 1, dtype=np.float64)
-        # The tail sum_{k >= n} r^k / k is r^n times an integral, and only the integral is left in the ratio.
-        t = log_grid(1.0, n_max + 1.0 / self.stop, 1)
-        tail = STEP * t / (self.stop - (1.0 - self.stop) * np.expm1(-t))
-        return np.asarray(1.0 / (n * (np.exp(-np.outer(n, t)) @ tail)))
 
     @np.errstate(all="ignore")
     def _loss(self, q: float, share: float) -> float:

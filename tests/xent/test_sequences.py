@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from xent import sequences
 from xent.denominators import eos_optimum, learnt_lengths, length_weights, tilted_lengths
 from xent.sequences import GeometricSource, MarkovSource
 
@@ -173,11 +172,6 @@ def test_the_names_of_prompts() -> None:
             learnt_lengths([2, 3], 1, missing)
 
 
-def test_hazards() -> None:
-    same(sequences.hazards(GeometricSource(0.2).length_probabilities(200))[:50], 0.2, 1e-12)
-    np.testing.assert_array_equal(sequences.hazards([0.5, 0.5, 0.0]), [0.5, 1.0, np.nan])
-
-
 # ------------------------------------------------------------------------------------- GeometricSource
 
 
@@ -197,7 +191,6 @@ def test_the_geometric_source_is_its_sums(stop: float, letters: int, q: float) -
         (source.averaged_cross_entropy(q), law @ (other / n), 1e-12),
         (source.length_probabilities(1999), law, 1e-11),
         (source.tilted_lengths(1999), tilted, 1e-11),
-        (source.tilted_hazards(30), sequences.hazards(tilted)[:30], 1e-11),
     ):
         same(got, due, rtol, 1e-300 if np.ndim(got) else 1e-12 * (rtol == 1e-9))
     # Of a batch of three, by the number of letters in it.
@@ -220,26 +213,12 @@ def test_the_ends_of_the_geometric_family() -> None:
         ([ALWAYS.entropy(), ALWAYS.cross_entropy(1.0)], [0.0, 0.0]),
         ([ALWAYS.kl(0.25), ALWAYS.kl(0.0)], [np.log(4), np.inf]),
         (ALWAYS.tilted_lengths(3), [1.0, 0.0, 0.0]),
-        (ALWAYS.tilted_hazards(2), [1.0, 1.0]),
         ([COIN.cross_entropy(1.0), COIN.averaged_cross_entropy(0.0)], [np.inf, np.inf]),
         (COIN.kl(tiny), 2 * np.log(0.5) - np.log(tiny)),
         (GeometricSource(1e-308).mean_length(), 1e308),
         ([COIN.length_probabilities(1)[0], COIN.tilted_lengths(1)[0]], [0.5, 0.5 / np.log(2)]),
     ):
         same(got, due)
-
-
-@pytest.mark.parametrize("stop", [1e-300, 1e-100, 1e-8, 0.5, 0.99, 1.0])
-def test_tilted_hazards_at_any_stop(stop: float) -> None:
-    """Each is its share of what the logarithmic law has left."""
-    left, due = mp.mpf(1), []
-    with mp.workdps(60):
-        for n in range(1, 6):
-            p = mp.mpf(n == 1) if stop == 1 else (1 - mp.mpf(stop)) ** n / (-n * mp.log(stop))
-            due.append(float(p / left) if left else 1.0)
-            left -= p
-    for n in (1, 5):
-        same(GeometricSource(stop).tilted_hazards(n), due[:n], 5e-15)
 
 
 # ---------------------------------------------------------------------------------------- MarkovSource
@@ -361,7 +340,6 @@ TOGETHER: list[tuple[Callable[[], Any], str]] = [
     (lambda: COIN.sample(np.random.default_rng(0), (10**5, 10**5)), "size: expected an integer up to 1e+09, got 1"),
     (lambda: length_weights([1, 2], probabilities=[[0.5, 0.5]]), "probabilities: expected shape (2,), that of"),
     (lambda: length_weights([[1]]), "lengths: expected shape (N,) with N >= 1, got (1, 1)"),
-    (lambda: sequences.hazards([[0.5, 0.5]]), "probabilities: expected one dimension, got shape (1, 2)"),
     (lambda: GeometricSource(0.5, 0), "letters: expected at least one letter, got 0"),
 ]  # fmt: skip
 
