@@ -46,10 +46,10 @@ FORMULA = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 # A formula that is, or comes to, a number.
 COMES_TO = re.compile(r"(?:^|\\approx)\s*([-−]?)\s*(\d[\d.]*|\.\d+)\s*$")
 NO_PROSE = re.compile(
-    r"\$\$.*?\$\$(?:\s*\([\w-]+\))?|\{[\w:-]+\}`[^`]*`|`+[^`]+`+|<!--.*?-->|<[^>\s][^>]*>"  # code, HTML
+    r"\$\$.*?\$\$(?:\s*\([\w-]+\))?|\{[\w:-]+\}`[^`]*`|`+[^`]+`+|<[^>\s][^>]*>"  # code, HTML
     r"|\[[^]]*\d\]\(https?://[^)\s]*/(?:issues|pull)/[^)\s]*\)|(?<=\])\([^)\s]*\)|https?://\S+"  # addresses
     r"|^\([\w-]+\)=\s*$|^:(?!alt)[\w-]+:[^\n]*$|^#+ [^\n]*$|^\d+\. "  # labels, options, headings, lists
-    r"|^\*\*Time\*\*[^\n]*|\*About \S+ hours?\.\*"  # how long it takes to read
+    r"|^\*\*Time\*\*[^\n]*"  # how long it takes to read
     # Names that end in a number, dates, numbers of bits.
     r"|\b(?:Python|PyTorch|NumPy|SciPy|TensorFlow|Keras|JAX|scikit-learn|transformers|Lightning|[Vv]ersions?"
     r"|[Rr]eleases?|[Cc]hapters?|[Ss]ections?|[Rr]ows?|[Ee]rrat(?:um|a)|[Ii]ssue|[Ll]ecture|[Ee]quations?"
