@@ -7,8 +7,8 @@ import difflib
 import importlib
 import pkgutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -21,7 +21,6 @@ Parts: TypeAlias = "list[Array]"
 Function: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True)
 class Exercise:
     """An exercise: the right answer, inputs to try it on, and the known wrong answers.
 
@@ -33,33 +32,35 @@ class Exercise:
         The right function; without arguments if the exercise asks for a value.
     inputs : callable, optional
         Returns the argument tuples to try, the same at each call. Without it, a value is asked for.
+    *told : str or callable
+        What to tell the reader, such as "this looks like a missing T**2", before one or more functions that are wrong
+        in this way. One that raises an exception on some input is recognised by the exception's type, and by its
+        values up to there.
     rtol, atol : float
         An answer is right if ``|answer - reference| <= atol + rtol * |reference|`` everywhere. The default leaves
         room for every way to write a formula in float64.
-    mistakes : dict
-        What to tell the reader, such as "this looks like a missing T**2", of one or more functions that are wrong
-        in this way. One that raises an exception on some input is recognised by the exception's type, and by its
-        values up to there.
     """
 
-    slug: str
-    reference: Function
-    inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None
-    rtol: float = 1e-9
-    atol: float = 0.0
-    mistakes: Mapping[str, Function | tuple[Function, ...]] = field(default_factory=dict)
+    def __init__(
+        self,
+        slug: str,
+        reference: Function,
+        inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None,
+        *told: str | Function,
+        rtol: float = 1e-9,
+        atol: float = 0.0,
+    ) -> None:
+        self.slug, self.reference, self.inputs, self.rtol, self.atol = slug, reference, inputs, rtol, atol
+        self.mistakes: list[tuple[str, Function]] = []  # what to say, and a wrong answer
+        for entry in told:
+            if isinstance(entry, str):
+                message = entry
+            else:
+                self.mistakes.append((message, entry))
 
     def cases(self) -> list[tuple[Any, ...]]:
         """The argument tuples to try; a single empty one if a value is asked for."""
         return [()] if self.inputs is None else list(self.inputs())
-
-    def wrong(self) -> list[tuple[str, Function]]:
-        """Each known wrong answer, with what to say of it."""
-        return [
-            (message, function)
-            for message, functions in self.mistakes.items()
-            for function in (functions if isinstance(functions, tuple) else (functions,))
-        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,7 +243,7 @@ def _alike(exercise: Exercise, a: Any, b: Any) -> bool:
 
 def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
     """Name the mistake whose outcomes these are."""
-    for message, function in exercise.wrong():
+    for message, function in exercise.mistakes:
         looks = _outcomes(exercise, function, len(got))
         if len(looks) == len(got) and all(map(partial(_alike, exercise), got, looks)):
             return f"{message}."

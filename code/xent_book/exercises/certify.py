@@ -120,14 +120,10 @@ EXERCISES = (
         "certify-share",
         _share,
         lambda: [(0.28, 1e-7, 0.61, 1e-15), (0.5, 1e-7, 0.9, 2.0**-52), (2.0, 1e-15, 0.4, 1e-3)],
-        mistakes={
-            "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)": (
-                lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))
-            ),
-            "rows that are not clipped cost something as well: subtract": (
-                lambda a, eps_a, b, eps_b: a / -np.log(eps_a)
-            ),
-        },
+        "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)",
+        lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10)),
+        "rows that are not clipped cost something as well: subtract",
+        lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
     ),
     Exercise(
         "certify-keras",
@@ -139,64 +135,45 @@ EXERCISES = (
             (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
             (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
         ],
-        mistakes={
-            "the row is divided by its sum before it is clipped": (
-                lambda t, p: -(t * np.log(_clipped(p))).sum()
-            ),
-            "the row is not divided a second time after the clip": (
-                lambda t, p: -(t * np.log(_clipped(p / p.sum()) / _clipped(p / p.sum()).sum())).sum()
-            ),
-            "this clips first and divides afterwards, as the sparse loss does on TensorFlow": (
-                lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum()
-            ),
-            "the targets may be soft: each class counts with its own": (
-                lambda t, p: -np.log(_clipped(p / p.sum()))[t.argmax()]
-            ),
-            "this does not clip: Keras's largest loss is log(1e7)": (
-                lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
-                lambda t, p: -(t * np.log(p / p.sum())).sum(),
-            ),
-            "Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7": (
-                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()
-            ),
-            "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7": (
-                *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
-            ),
-            "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7": (
-                *(partial(_keras, eps=eps) for eps in (1e-15, 2.0**-52)),
-            ),
-        },
+        "the row is divided by its sum before it is clipped",
+        lambda t, p: -(t * np.log(_clipped(p))).sum(),
+        "the row is not divided a second time after the clip",
+        lambda t, p: -(t * np.log(_clipped(p / p.sum()) / _clipped(p / p.sum()).sum())).sum(),
+        "this clips first and divides afterwards, as the sparse loss does on TensorFlow",
+        lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum(),
+        "the targets may be soft: each class counts with its own",
+        lambda t, p: -np.log(_clipped(p / p.sum()))[t.argmax()],
+        "this does not clip: Keras's largest loss is log(1e7)",
+        lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
+        lambda t, p: -(t * np.log(p / p.sum())).sum(),
+        "Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7",
+        lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum(),
+        "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7",
+        *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
+        "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7",
+        *(partial(_keras, eps=eps) for eps in (1e-15, 2.0**-52)),
     ),
     Exercise(
         "certify-binary",
         judge_with(LOGITS, TARGETS),
         _candidates,
+        "this accepts everything",
+        lambda loss: True,
+        "this refuses a right loss: right losses need not agree beyond the twelfth digit",
+        *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (0.0, 1e-15, 1e-13)),
+        judge_with(LOGITS, TARGETS, rtol=0.0, atol=1e-12),
+        "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600",
+        judge_with(LOGITS[MILD], TARGETS[MILD]),
+        "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0",
+        *(judge_with(LOGITS, TARGETS, rtol=1e-5, atol=atol) for atol in (1e-8, 1e-12)),
+        *(judge_with(LOGITS, TARGETS, atol=atol) for atol in (1e-8, 1e-12, 1e-15, 1e-17)),
+        "the relative tolerance is too wide: a loss with nine right digits passes, or with fewer",
+        *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-9, 1e-7, 1e-5, 1e-4, 0.01, 0.3)),
+        "the shape is not compared: a loss for each example has the shape of the logits",
+        judge_with(LOGITS, TARGETS, flat=True),
+        lambda loss: bool(np.allclose(loss(LOGITS, TARGETS), _bce(LOGITS, TARGETS), rtol=1e-12, atol=0)),
+        "hard targets only: a loss that rounds its targets passes",
+        judge_with(LOGITS[HARD], TARGETS[HARD]),
         atol=1e-9,  # the answers are true and false
-        mistakes={
-            "this accepts everything": (lambda loss: True),
-            "this refuses a right loss: right losses need not agree beyond the twelfth digit": (
-                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (0.0, 1e-15, 1e-13)),
-                judge_with(LOGITS, TARGETS, rtol=0.0, atol=1e-12),
-            ),
-            "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600": (
-                judge_with(LOGITS[MILD], TARGETS[MILD])
-            ),
-            "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
-                *(judge_with(LOGITS, TARGETS, rtol=1e-5, atol=atol) for atol in (1e-8, 1e-12)),
-                *(judge_with(LOGITS, TARGETS, atol=atol) for atol in (1e-8, 1e-12, 1e-15, 1e-17)),
-            ),
-            "the relative tolerance is too wide: a loss with nine right digits passes, or with fewer": (
-                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-9, 1e-7, 1e-5, 1e-4, 0.01, 0.3)),
-            ),
-            "the shape is not compared: a loss for each example has the shape of the logits": (
-                judge_with(LOGITS, TARGETS, flat=True),
-                lambda loss: bool(
-                    np.allclose(loss(LOGITS, TARGETS), _bce(LOGITS, TARGETS), rtol=1e-12, atol=0)
-                ),
-            ),
-            "hard targets only: a loss that rounds its targets passes": (
-                judge_with(LOGITS[HARD], TARGETS[HARD])
-            ),
-        },
     ),
 )

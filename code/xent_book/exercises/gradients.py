@@ -90,65 +90,46 @@ EXERCISES = (
         "grad-lengths",
         _lengths,
         _lengths_inputs,
+        "the bias is missing in the gradient: it adds the squared length of p - t",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x),
+        "this adds the length in W and the length in b: add their squares, and take the root",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1),
+        "this is the length in the logits alone: each of their slopes meets each feature",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)),
+        "the -1 of the label is missing: the slope in the logits is p - t",
+        lambda w, b, x, y: _length(softmax(x @ w.T + b)) * np.sqrt((x**2).sum(axis=1) + 1),
+        "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
+        lambda w, b, x, y: _lengths(w, b, x, y, _overflowing),
         atol=1e-12,
-        mistakes={
-            "the bias is missing in the gradient: it adds the squared length of p - t": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x)
-            ),
-            "this adds the length in W and the length in b: add their squares, and take the root": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1)
-            ),
-            "this is the length in the logits alone: each of their slopes meets each feature": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y))
-            ),
-            "the -1 of the label is missing: the slope in the logits is p - t": (
-                lambda w, b, x, y: _length(softmax(x @ w.T + b)) * np.sqrt((x**2).sum(axis=1) + 1)
-            ),
-            "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
-                lambda w, b, x, y: _lengths(w, b, x, y, _overflowing)
-            ),
-        },
     ),
     Exercise(
         "grad-leak",
         _leak,
         _leak_inputs,
+        "the largest entry of p - t is that of a wrong class: the label's is the negative one",
+        lambda dw, db: (_leak(dw, db)[0], db.argmax()),
+        lambda dw, db: (_leak(dw, db)[0], abs(db).argmax()),
+        "row y of dW is the features times the slope of their logit: divide by it, which db holds",
+        lambda dw, db: (dw[db.argmin()], db.argmin()),
+        "0 / 0 is nan where a probability has become 0: use the row of the label",
+        lambda dw, db: (dw[0] / db[0], db.argmin()),
         atol=1e-12,
-        mistakes={
-            "the largest entry of p - t is that of a wrong class: the label's is the negative one": (
-                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
-                lambda dw, db: (_leak(dw, db)[0], abs(db).argmax()),
-            ),
-            "row y of dW is the features times the slope of their logit: divide by it, which db holds": (
-                lambda dw, db: (dw[db.argmin()], db.argmin())
-            ),
-            "0 / 0 is nan where a probability has become 0: use the row of the label": (
-                lambda dw, db: (dw[0] / db[0], db.argmin())
-            ),
-        },
     ),
     Exercise(
         "grad-tied",
         _tied,
         _tied_inputs,
+        "the -1 of the label is missing: the slope in the logits is p - t",
+        lambda w, x, y: _tied(w, x, y, 0.0),
+        lambda w, x, y: _tied(w, x, y, 0.0) * len(y),
+        "the rows that were read receive a gradient too, not the output layer alone",
+        lambda w, x, y: _tied_parts(w, x, y)[0],
+        "the output layer receives a gradient too, not the rows that were read alone",
+        lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1]),
+        "slope[x] += rows keeps one row of a token that occurs twice: use np.add.at",
+        lambda w, x, y: _assigned(w, x, y, 1.0),
+        "slope[x] = rows overwrites what the output layer received: add, with np.add.at",
+        lambda w, x, y: _assigned(w, x, y, 0.0),
         atol=1e-12,
-        mistakes={
-            "the -1 of the label is missing: the slope in the logits is p - t": (
-                lambda w, x, y: _tied(w, x, y, 0.0),
-                lambda w, x, y: _tied(w, x, y, 0.0) * len(y),
-            ),
-            "the rows that were read receive a gradient too, not the output layer alone": (
-                lambda w, x, y: _tied_parts(w, x, y)[0]
-            ),
-            "the output layer receives a gradient too, not the rows that were read alone": (
-                lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1])
-            ),
-            "slope[x] += rows keeps one row of a token that occurs twice: use np.add.at": (
-                lambda w, x, y: _assigned(w, x, y, 1.0)
-            ),
-            "slope[x] = rows overwrites what the output layer received: add, with np.add.at": (
-                lambda w, x, y: _assigned(w, x, y, 0.0)
-            ),
-        },
     ),
 )
