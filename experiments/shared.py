@@ -202,20 +202,15 @@ class Settings:
     longest_sample: int = 4096
 
 
-def spoken(path: Path) -> list[tuple[str, str]]:
-    """Return who speaks and the speech, block by block, after checking that the text is the one meant."""
+def load(path: Path) -> list[str]:
+    """Return the speeches, block by block, without their speakers, after checking that the text is the one meant."""
     text = path.read_bytes()
     found = hashlib.sha256(text).hexdigest()
     if found != SHA256:
         raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
-    blocks = (block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n"))
-    return [(speaker, speech) for speaker, _, speech in blocks if speech]  # 125 blocks have the name alone
-
-
-def load(path: Path) -> list[str]:
-    """Return the speeches without their speakers."""
-    # 81 speeches are so long that their attention takes a third of the time; they are left out.
-    return [speech for _, speech in spoken(path) if len(speech) <= LONGEST]
+    speeches = (block.strip("\n").partition("\n")[2] for block in text.decode("ascii").split("\n\n"))
+    # 125 blocks have the name alone; 81 speeches are so long that their attention takes a third of the time.
+    return [speech for speech in speeches if 0 < len(speech) <= LONGEST]
 
 
 def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:

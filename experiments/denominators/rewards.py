@@ -62,6 +62,10 @@ class Policy(NamedTuple):
     answers: Tensor  # (prompts, answers)
     lengths: Tensor  # (prompts, answers, lengths)
 
+    def joint(self) -> Tensor:
+        """Return the logarithm of the probability of each reply, of shape (prompts, replies)."""
+        return (self.answers[:, :, None] + self.lengths).flatten(1)
+
 
 def policy(model: Transformer) -> Policy:
     """Return what the transformer replies to each prompt."""
@@ -106,8 +110,7 @@ def summary(joint: Tensor) -> dict[str, float]:
 def look(model: Transformer) -> dict[str, float]:
     """Return the summary of all replies, without drawing one."""
     with torch.no_grad():
-        answers, lengths = (part.double() for part in policy(model))
-    return summary((answers[:, :, None] + lengths).flatten(1).exp())
+        return summary(Policy(*(part.double() for part in policy(model))).joint().exp())
 
 
 def held(first: Tensor, divisor: str) -> dict[str, float]:
@@ -131,12 +134,10 @@ def train(divisor: str, start: float, rate: float, seed: int) -> dict[str, Any]:
     steps = HELD_STEPS if divisor in HELD else STEPS
     looks = [look(model)]
     with torch.no_grad():
-        before = policy(model)
-        first = (before.answers[:, :, None] + before.lengths).flatten(1)
+        first = policy(model).joint()
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(1, steps + 1):
-        now = policy(model)
-        joint = (now.answers[:, :, None] + now.lengths).flatten(1)
+        joint = policy(model).joint()
         if divisor in EXPECTED + HELD:
             chance = joint.detach().exp()
             reward = RIGHT.float().repeat_interleave(len(LENGTHS), 1)
@@ -164,12 +165,11 @@ def train(divisor: str, start: float, rate: float, seed: int) -> dict[str, Any]:
 
 def best_rates(runs: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
     """Return each arm's rate, from the tuning runs."""
-    score: dict[tuple[str, float], tuple[float, float]] = {}
+    tried: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for run in runs:
-        arm = run["divisor"], run["start"]
         mean = float(np.mean([look["success"] for look in run["looks"]]))
-        score[arm] = max(score.get(arm, (0.0, 0.0)), (mean, run["rate"]))
-    return {arm: rate for arm, (_, rate) in score.items()}
+        tried.setdefault((run["divisor"], run["start"]), []).append((mean, run["rate"]))
+    return {arm: max(found)[1] for arm, found in tried.items()}
 
 
 def main(command: str, folder: Path) -> None:

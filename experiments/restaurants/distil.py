@@ -509,11 +509,10 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 def main() -> None:
     parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=8)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
-    parser.add_argument("--longer", type=int, default=3, help="seeds that are also trained longer")
     given = parser.parse_args()
     data = load(given.data, 1)
     if given.command == "train":
-        Runs(data, given.runs).work(range(given.seeds), given.longer)
+        Runs(data, given.runs).work(range(given.seeds), longer=3)
     elif given.command == "assemble":
         shared.write(assemble(given.runs, given.again, data), HERE / "distillation.json")
     else:

@@ -16,10 +16,6 @@ from xent_book.exercises.binary import _bce, _sigmoid
 BinaryLoss = Callable[[Array, Array], Any]
 
 
-def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
-    return float((loss_b - loss_a) / np.log(eps_a / eps_b))
-
-
 def _clipped(p: Array, eps: float = 1e-7) -> Array:
     return np.asarray(np.clip(p, eps, 1 - eps))
 
@@ -118,7 +114,7 @@ MILD = np.abs(LOGITS) < 15
 EXERCISES = (
     Exercise(
         "certify-share",
-        _share,
+        lambda loss_a, eps_a, loss_b, eps_b: (loss_b - loss_a) / np.log(eps_a / eps_b),
         lambda: [(0.28, 1e-7, 0.61, 1e-15), (0.5, 1e-7, 0.9, 2.0**-52), (2.0, 1e-15, 0.4, 1e-3)],
         "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)",
         lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10)),

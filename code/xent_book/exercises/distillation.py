@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from xent.numerics import softmax
 from xent_book.exercises._check import Exercise
 from xent_book.exercises.scoring import _normalised
 
-
-def _pool_inputs() -> list[tuple[Any, ...]]:
-    three = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
-    return [(np.array([[0.9, 0.1], [0.5, 0.5]]), 2.0), (three, 4.0), (three[:2], 0.7)]
-
+THREE = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
 
 EXERCISES = (
     Exercise(
@@ -50,7 +44,7 @@ EXERCISES = (
     Exercise(
         "kd-pool",
         lambda t, T: softmax(T * np.log(softmax(np.log(t) / T).mean(0))),
-        _pool_inputs,
+        lambda: [(np.array([[0.9, 0.1], [0.5, 0.5]]), 2.0), (THREE, 4.0), (THREE[:2], 0.7)],
         "this is the mean at T = 1: soften first",
         lambda t, T: t.mean(0),
         "this is the student at T: read it out at 1",

@@ -28,14 +28,8 @@ def _frequencies() -> list[tuple[Any, ...]]:
     return [(rng.normal(size=(n, k)), *rng.dirichlet(np.ones(k), size=2)) for k, n in sizes]
 
 
-def _texts() -> list[tuple[Any, ...]]:
-    """Nats of each token, and the text; one has characters of several bytes."""
-    return [
-        (np.array([2.0, 1.5, 0.5]), "a loss"),
-        (np.full(5, 3.2), "Überraschung"),
-        (np.array([9.0]), "naïve café"),
-    ]
-
+# Nats of each token, and the text; two have characters of several bytes.
+TEXTS = ((2.0, 1.5, 0.5), "a loss"), ((3.2,) * 5, "Überraschung"), ((9.0,), "naïve café")
 
 EXERCISES = (
     Exercise(
@@ -75,7 +69,7 @@ EXERCISES = (
     Exercise(
         "else-bits",
         lambda nats, text: nats.sum() / np.log(2) / len(text.encode()),
-        _texts,
+        lambda: [(np.array(nats), text) for nats, text in TEXTS],
         "these are nats per byte: divide by log 2",
         lambda nats, text: nats.sum() / len(text.encode()),
         "this divides by characters: some take several bytes",

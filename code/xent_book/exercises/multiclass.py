@@ -45,6 +45,7 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
 
 
 def _softmax(z: Array) -> Array:
+    """As it is first written down: exp overflows past 709."""
     return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xent.losses import cross_entropy
-from xent.numerics import log_sum_exp
+from xent.numerics import log_sum_exp, softmax
 from xent_book.exercises._check import Array, Exercise
 
 
@@ -29,11 +29,6 @@ def _log_miss_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _softmax(z: Array) -> Any:
-    e = np.exp(z - z.max())
-    return e / e.sum()
-
-
 def _half_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(6)
     return [(rng.exponential(2.5, size=n).astype(np.float16),) for n in (10, 3_000, 60_000, 100_000)]
@@ -45,11 +40,11 @@ EXERCISES = (
         _log_miss,
         _log_miss_inputs,
         "this subtracts p from 1: nothing is left where p rounds to 1, and few digits where it is small",
-        lambda z, y: np.log(1 - _softmax(z)[y]),
+        lambda z, y: np.log(1 - softmax(z)[y]),
         "this is log1p(-p): where the answer is certain and right p rounds to 1",
-        lambda z, y: np.log1p(-_softmax(z)[y]),
+        lambda z, y: np.log1p(-softmax(z)[y]),
         "for a certain and wrong answer the probabilities of the others add up to 1, and p_y is lost",
-        lambda z, y: np.log(np.delete(_softmax(z), y).sum()),
+        lambda z, y: np.log(np.delete(softmax(z), y).sum()),
         "for a certain and wrong answer two log-sum-exps are equal: use that of the others, its gap "
         "from z_y and log1p",
         lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z),
