@@ -207,6 +207,19 @@ def tuning_set() -> tuple[dict[str, Data], Teachers]:
     )
 
 
+def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """Train the teachers of some seeds and the students of the named conditions; return what they score.
+
+    Chapter 13 repeats two conditions by it.
+    """
+    data = split(seeds)
+    teachers = train_teachers(seeds, data)
+    trained = {f"{kind} teacher": teacher for kind, teacher in teachers.items()}
+    for name in names:
+        trained[name] = train_students(name, seeds, data, teachers, [decays[name]] * len(seeds))
+    return {name: evaluate(parameters, data["test"]) for name, parameters in trained.items()}
+
+
 def main() -> None:
     """Run what the result does not hold yet."""
     torch.set_num_threads(1)
