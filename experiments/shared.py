@@ -8,7 +8,7 @@ the loader refuses any other by its SHA-256. Scripts are run from the root of th
 
 from __future__ import annotations
 
-import fcntl
+import argparse
 import hashlib
 import json
 import math
@@ -59,10 +59,30 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def store(folder: Path, row: dict[str, Any]) -> None:
-    """Add a finished run; several processes may."""
+    """Add a finished run."""
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "runs.jsonl").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(row) + "\n")
+
+
+def once(folder: Path, key: dict[str, Any], make: Callable[[], dict[str, Any]]) -> None:
+    """Make the run of a key, and store it with its seconds, unless the folder has it."""
+    if not any(key.items() <= row.items() for row in records(folder)):
+        start = time.perf_counter()
+        row = key | make()
+        store(folder, row | {"seconds": round(time.perf_counter() - start)})
+        print(row, flush=True)
+
+
+def arguments(what: str, folder: Path, data: str, seeds: int) -> argparse.ArgumentParser:
+    """Return what reads a command, where the data and the runs are, and the number of seeds."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("command", choices=("predict", "train", "assemble"))
+    parser.add_argument(f"--{data}", type=Path, required=True, help="your copy")
+    parser.add_argument("--runs", type=Path, default=folder / "runs", help="folder of the runs")
+    parser.add_argument("--seeds", type=int, default=seeds)
+    torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
+    return parser
 
 
 def write(record: dict[str, Any], path: Path) -> None:
@@ -182,20 +202,15 @@ class Settings:
     longest_sample: int = 4096
 
 
-def spoken(path: Path) -> list[tuple[str, str]]:
-    """Return who speaks and the speech, block by block, after checking that the text is the one meant."""
+def load(path: Path) -> list[str]:
+    """Return the speeches, block by block, without their speakers, after checking that the text is the one meant."""
     text = path.read_bytes()
     found = hashlib.sha256(text).hexdigest()
     if found != SHA256:
         raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
-    blocks = (block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n"))
-    return [(speaker, speech) for speaker, _, speech in blocks if speech]  # 125 blocks have the name alone
-
-
-def load(path: Path) -> list[str]:
-    """Return the speeches without their speakers."""
-    # 81 speeches are so long that their attention takes a third of the time; they are left out.
-    return [speech for _, speech in spoken(path) if len(speech) <= LONGEST]
+    speeches = (block.strip("\n").partition("\n")[2] for block in text.decode("ascii").split("\n\n"))
+    # 125 blocks have the name alone; 81 speeches are so long that their attention takes a third of the time.
+    return [speech for speech in speeches if 0 < len(speech) <= LONGEST]
 
 
 def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:

@@ -128,10 +128,8 @@ def draw_divergence(fig: Figure) -> None:
     axes[0].bar(["A", "B", "C"], q, color=plots.BLUE, width=0.6)
     axes[0].hlines(p, np.arange(3) - 0.4, np.arange(3) + 0.4, color=plots.ORANGE, lw=2.5)
     for ax, (first, second) in zip(axes[1:], ((p, q), (q, p)), strict=True):
-        blocks = first * np.log(first / second)
-        ax.bar(
-            ["A", "B", "C", "Σ"], [*blocks, blocks.sum()], color=[plots.GREEN] * 3 + [plots.GREY], width=0.6
-        )
+        blocks, colours = first * np.log(first / second), [plots.GREEN] * 3 + [plots.GREY]
+        ax.bar(["A", "B", "C", "Σ"], [*blocks, blocks.sum()], color=colours, width=0.6)
     for ax in axes:
         ax.axhline(0, color=plots.BLACK, lw=1)
         ax.grid(axis="x", visible=False)
@@ -195,15 +193,12 @@ def draw_bench_gpu(fig: Figure) -> None:
             ax.plot(x, y, "o", color=plots.BLUE if way == "xent" else plots.ORANGE, ms=7)
             side, shift = ("left", -4) if x < 3 else ("center", 0)
             ax.annotate(way, (x, y), (shift, -15 if below else 7), textcoords="offset points", ha=side)
-        name = {"cross_entropy": "labels", "distillation": "a live teacher"}[loss]
-        ax.set(
-            title=f"{classes:,} classes, H = {width:,}, {name}",
-            ylabel="time, of plain",
-            xscale="log",
-            xlim=(0.7, 40_000),
-            xticks=[1, 10, 100, 1000, 10_000],
-            xticklabels=["1", "10", "100", "1,000", "10,000"],
+        name, ticks = (
+            {"cross_entropy": "labels", "distillation": "a live teacher"}[loss],
+            [1, 10, 100, 1000, 10_000],
         )
+        ax.set(title=f"{classes:,} classes, H = {width:,}, {name}", ylabel="time, of plain")
+        ax.set(xscale="log", xlim=(0.7, 40_000), xticks=ticks, xticklabels=[f"{tick:,}" for tick in ticks])
         ax.set_ylim(0, 1.2 * max(case["seconds"].values()) / case["seconds"]["plain"])
     axes[1].set(xlabel="peak less both gradients, MiB")
 
@@ -212,11 +207,8 @@ def draw_speeches(fig: Figure) -> None:
     """Draw as many characters as the small transformer of chapter 11 writes, by the divisor of its loss."""
     result = stored("shakespeare/result.json")
     ax = fig.subplots()
-    shown = {
-        "B=1": (plots.ORANGE, "loss / tokens of the speech"),
-        "constant": (plots.BLUE, "loss / a constant"),
-    }
-    for row, (arm, (colour, divisor)) in enumerate(shown.items()):
+    per_speech = ("B=1", plots.ORANGE, "loss / tokens of the speech")
+    for row, (arm, colour, divisor) in enumerate([per_speech, ("constant", plots.BLUE, "loss / a constant")]):
         lengths = [run["mean_length"] for run in result["runs"] if run["arm"] == arm]
         count = round(float(np.mean(lengths)))
         # Words of Shakespeare's, as strokes.
@@ -269,9 +261,8 @@ def draw_pull(fig: Figure) -> None:
     ax.plot(SIX_Z, SIX_Y, "o", color=plots.ORANGE, ms=6, label="target")
     for number, (at, y) in enumerate(zip(SIX_Z, SIX_Y, strict=True), 1):
         ax.annotate(str(number), (at, y), (0, 6 if y else -14), textcoords="offset points", ha="center")
-    ax.set(
-        xlabel="logit of class 1 minus that of class 0", ylabel="probability of class 1", ylim=(-0.12, 1.12)
-    )
+    ax.set(xlabel="logit of class 1 minus that of class 0", ylabel="probability of class 1")
+    ax.set_ylim(-0.12, 1.12)
     ax.legend(loc="center left")
 
 

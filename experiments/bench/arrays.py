@@ -103,11 +103,10 @@ def ways(case: Case) -> dict[str, Way]:
 def traced_memory(way: Way) -> int:
     """Return the most bytes that NumPy and Python held at once while it ran."""
     tracemalloc.start()
-    try:
-        way()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    way()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
 
 
 def resident_memory(case: dict[str, Any], names: list[str]) -> dict[str, int]:
@@ -123,16 +122,12 @@ def resident_memory(case: dict[str, Any], names: list[str]) -> dict[str, int]:
 
 def machine() -> dict[str, Any]:
     """Describe the machine."""
-    cpu = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = re.findall(r"(?m)^model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        cpu = names[0] if names else cpu
-    level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-    caches = level_two.read_text().strip() if level_two.exists() else ""
+    info, cache = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    names = re.findall(r"(?m)^model name\s*: (.*)", info.read_text() if info.exists() else "")
     return {
-        "cpu": cpu,
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "level 2 cache": caches,
+        "level 2 cache": cache.read_text().strip() if cache.exists() else "",
         "system": platform.system(),
         "python": platform.python_version(),
     }

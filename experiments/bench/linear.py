@@ -47,10 +47,7 @@ LOSSES = ("cross_entropy", "cached", "distillation")
 # Rows, classes, width, dtype.
 SIZES = [(256, classes, 2048, "float32") for classes in (50_000, 128_256)]
 # Of a language model with the vocabulary of Llama 3, and with one of 50,000.
-GPU_SIZES = [
-    (8192, classes, width, "bfloat16")
-    for classes, width in ((50_000, 2048), (128_256, 2048), (128_256, 4096))
-]
+GPU_SIZES = [(8192, *size, "bfloat16") for size in ((50_000, 2048), (128_256, 2048), (128_256, 4096))]
 TURNS, GPU_TURNS = 2, 10
 SPREAD, APART, KEPT = 4.0, 0.1, 64
 KEY = ("loss", "rows", "classes", "width", "dtype", "device")
@@ -163,9 +160,8 @@ def peak(loss: str, name: str, size: Size) -> int:
 
 def reference(loss: str, inputs: list[Tensor], dtype: torch.dtype) -> Tensor:
     """Return the gradient of the weight by the plain pair in a wider dtype."""
-    exact = [
-        x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
-    ]
+    wide = (x.detach().to(dtype) if x.is_floating_point() else x for x in inputs)
+    exact = [x.requires_grad_(y.requires_grad) for x, y in zip(wide, inputs, strict=True)]
     return torch.autograd.grad(WAYS[loss]["plain"](*exact), exact[1])[0]
 
 

@@ -41,11 +41,6 @@ def size(case: Case) -> str:
     return f"{case['rows']:,}\u00a0×\u00a0{case['classes']:,}"
 
 
-def share(case: Case, way: str) -> float:
-    """Return the time of xent as a share of another way's."""
-    return float(case["seconds"]["xent"]["fastest"] / case["seconds"][way]["fastest"])
-
-
 def setting(result: dict[str, Any], layer: list[Case]) -> str:
     """Say where, when and with what all was measured but what is a GPU's."""
     machine = result["machine"]
@@ -60,29 +55,22 @@ def setting(result: dict[str, Any], layer: list[Case]) -> str:
 
 def times(cases: list[Case]) -> str:
     """Return the milliseconds of xent, and its share of the others' times."""
-    ways = [way for way in cases[0]["seconds"] if way != "xent"]
-    rows = [
-        [
-            size(case) + (", trained" if case["logits"] == "trained" else ""),
-            f"{1e3 * case['seconds']['xent']['fastest']:,.{1 if case['rows'] > 1000 else 3}f}",
-            *(f"{share(case, way):.2f}" for way in ways),
-        ]
-        for case in cases
-    ]
+    ways, rows = [way for way in cases[0]["seconds"] if way != "xent"], []
+    for case in cases:
+        name = size(case) + (", trained" if case["logits"] == "trained" else "")
+        fastest = {way: seconds["fastest"] for way, seconds in case["seconds"].items()}
+        ms = f"{1e3 * fastest['xent']:,.{1 if case['rows'] > 1000 else 3}f}"
+        rows.append([name, ms, *(f"{fastest['xent'] / fastest[way]:.2f}" for way in ways)])
     return table(["logits", "xent, ms", *ways], rows)
 
 
 def memory(cases: list[Case]) -> str:
     """Say what a call takes beyond the logits, for the cases in which PyTorch's could be told."""
     cases = [case for case in cases if "torch" in case["memory"]]
-    shares = {
-        way: [f"{100 * x:.0f}" for x in extremes(case["memory"][way] / case["bytes"] for case in cases)]
-        for way in ("xent", "torch", "keras", "scipy", "scikit-learn")
-    }
-    said = [
-        f"{'' if low == high else f'{low} to '}{high}\u00a0% with {way}"
-        for way, (low, high) in shares.items()
-    ]
+    said = []
+    for way in ("xent", "torch", "keras", "scipy", "scikit-learn"):
+        shares = [case["memory"][way] / case["bytes"] for case in cases]
+        said.append(f"{ends([100 * share for share in shares], 0)}\u00a0% with {way}")
     return f"Beyond the logits a call needs, of their size, {', '.join(said[:-1])} and {said[-1]}."
 
 
@@ -100,15 +88,11 @@ def tensors(cases: list[Case]) -> str:
     return table(["logits", *losses], [[name, *cells] for name, cells in rows.items()])
 
 
-def ends(values: Iterable[float]) -> str:
+def ends(values: Iterable[float], digits: int = 1) -> str:
     """Return the smallest and the largest value, or the one that both are."""
-    low, high = (f"{value:.1f}" for value in extremes(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def extremes(values: Iterable[float]) -> tuple[float, float]:
     found = list(values)
-    return min(found), max(found)
+    low, high = (f"{value:.{digits}f}" for value in (min(found), max(found)))
+    return low if low == high else f"{low} to {high}"
 
 
 def copies(cases: list[Case]) -> str:
@@ -117,11 +101,11 @@ def copies(cases: list[Case]) -> str:
     rows, classes = max((case["rows"], case["classes"]) for case in told)
 
     def held(way: str) -> str:
-        of = {
-            kind: ends(c["memory"][way] / c["bytes"] for c in told if c["dtype"] == kind)
+        float32, bfloat16 = (
+            ends(c["memory"][way] / c["bytes"] for c in told if c["dtype"] == kind)
             for kind in ("float32", "bfloat16")
-        }
-        return f"{of['float32']} copies in float32 and {of['bfloat16']} in bfloat16"
+        )
+        return f"{float32} copies in float32 and {bfloat16} in bfloat16"
 
     return (
         f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} at their highest point, those of `xent` "
@@ -137,43 +121,33 @@ LINEAR = {
 }
 
 
+def cost(case: Case, way: str) -> list[str]:
+    """Return seconds as a share of the plain pair's, and MiB."""
+    return [f"{case['seconds'][way] / case['seconds']['plain']:.2f}", f"{case['memory'][way] / 2**20:,.0f}"]
+
+
 def linear(cases: list[Case]) -> str:
-    """Return the losses of a linear layer, in one table: seconds as a share of the plain pair's, MiB, error."""
+    """Return the losses of a linear layer, in one table."""
     rows = [
-        [
-            f"{case['classes']:,}, {LINEAR[case['loss']]}",
-            way,
-            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
-            f"{case['memory'][way] / 2**20:,.0f}",
-            f"{case['error'][way]:.1e}",
-        ]
-        for case in sorted(cases, key=lambda c: ([*LINEAR].index(c["loss"]), c["classes"]))
-        for way in case["memory"]
+        [f"{c['classes']:,}, {LINEAR[c['loss']]}", way, *cost(c, way), f"{c['error'][way]:.1e}"]
+        for c in sorted(cases, key=lambda c: ([*LINEAR].index(c["loss"]), c["classes"]))
+        for way in c["memory"]
     ]
     return table(["V, target", "way", "time", "MiB", "error"], rows)
 
 
 def on_gpu(cases: list[Case]) -> str:
     """Return the same on a GPU with the larger vocabulary: a table for each loss, both widths beside each other."""
-    most = max(case["classes"] for case in cases)
-    tables = []
+    most, tables = max(case["classes"] for case in cases), []
     for loss in ("cross_entropy", "distillation"):
-        narrow, wide = sorted(
-            (c for c in cases if (c["loss"], c["classes"]) == (loss, most)), key=lambda case: case["width"]
-        )
-        header = [LINEAR[loss]]
-        for case in (narrow, wide):
-            header += [f"H = {case['width']:,}: time", "MiB"]
-        rows = []
-        for way in wide["memory"]:
-            row = [way]
-            for case in (narrow, wide):
-                row += [
-                    f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
-                    f"{case['memory'][way] / 2**20:,.0f}",
-                ]
-            rows.append([*row, f"{100 * wide['error'][way]:.2f}\u00a0%"])
-        tables.append(table([*header, "error"], rows))
+        both = [c for c in cases if (c["loss"], c["classes"]) == (loss, most)]
+        narrow, wide = sorted(both, key=lambda case: case["width"])
+        widths = (head for c in (narrow, wide) for head in (f"H = {c['width']:,}: time", "MiB"))
+        rows = [
+            [way, *cost(narrow, way), *cost(wide, way), f"{100 * wide['error'][way]:.2f}\u00a0%"]
+            for way in wide["memory"]
+        ]
+        tables.append(table([LINEAR[loss], *widths, "error"], rows))
     return "\n\n".join(tables)
 
 

@@ -37,6 +37,7 @@ from xent.denominators import learnt_distribution
 
 Array = NDArray[np.float64]
 Draws = NDArray[np.int64]
+Loss = Callable[[Tensor, Tensor], Tensor]
 HERE = Path(__file__).parent
 
 LENGTHS = np.array([1, 2, 4, 8])
@@ -68,14 +69,6 @@ def tokens(kinds: Draws) -> tuple[Tensor, Tensor]:
     return targets, position <= n
 
 
-def lengths_of(logits: Tensor) -> Array:
-    """The model's distribution over the four lengths, from the log-odds of stopping at 1, 2 and 4."""
-    logits = every_position(logits)
-    stop, go = F.logsigmoid(logits).detach().numpy(), F.logsigmoid(-logits).detach().numpy()
-    before = np.concatenate([[0.0], np.cumsum(go)])
-    return np.array([np.exp(before[n - 1] + stop[n - 1]) for n in LENGTHS])
-
-
 def every_position(free: Tensor) -> Tensor:
     """Log-odds of stopping at all positions, from those at 1, 2 and 4; no sequence ends at the others, all do at 8."""
     never = torch.full((1,), -40.0, dtype=torch.float64)
@@ -85,9 +78,8 @@ def every_position(free: Tensor) -> Tensor:
 def minimise(loss: Callable[[Tensor], Tensor], size: int) -> Tensor:
     """Fit logits, from zero, by L-BFGS."""
     logits = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS(
-        [logits], max_iter=100, tolerance_grad=1e-9, tolerance_change=1e-13, line_search_fn="strong_wolfe"
-    )
+    close = {"tolerance_grad": 1e-9, "tolerance_change": 1e-13}
+    optimiser = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe", **close)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -119,7 +111,7 @@ def fit_lengths(kinds: Draws, aggregate: Callable[[Tensor, Tensor], Tensor]) -> 
     weight = torch.as_tensor(share / share.sum())
     targets, mask = tokens(different)
     fitted = minimise(lambda z: weight @ aggregate(token_losses(z, targets), mask), 3)
-    return float(lengths_of(fitted)[0])
+    return float(fitted[0].sigmoid())
 
 
 def ratio(mine: Array, all_: Array) -> tuple[float, float]:
@@ -149,14 +141,9 @@ def draw(rng: np.random.Generator, *shape: int) -> Draws:
 
 
 def of_tokens(
-    name: str,
-    learns: str,
-    size: int,
-    exact: Callable[[], float],
-    scale: Callable[[NDArray[np.int64]], Array],
-    aggregate: Callable[[Tensor, Tensor], Tensor],
-    prepare: Callable[[Draws], Draws] = lambda kinds: kinds,
-) -> Row:
+    name: str, learns: str, size: int, exact: Callable[[], float], scale: Callable[[Draws], Array],
+    aggregate: Callable[[Tensor, Tensor], Tensor], prepare: Callable[[Draws], Draws] = lambda kinds: kinds,
+) -> Row:  # fmt: skip
     """A row about sequences; scale(lengths) is one over the divisor of each, `prepare` regroups what is drawn."""
 
     def simulated(rng: np.random.Generator) -> tuple[float, float]:
@@ -242,7 +229,7 @@ def packed_trained(seed: int, weights: bool) -> float:
         of_row = torch.zeros(rows, dtype=torch.float64).index_add(0, where, each)
         return (of_row / torch.as_tensor(total)).mean()
 
-    return float(lengths_of(minimise(loss, 3))[0])
+    return float(minimise(loss, 3)[0].sigmoid())
 
 
 # Prompts of 1 or 6 tokens, as likely; their tokens count in the divisor and cost something, or are masked.
@@ -274,7 +261,7 @@ def prompted_trained(seed: int) -> float:
         each = torch.where(short[..., None], after_short, after_long)
         return ((each * mask).sum((1, 2)) / divisor).mean()
 
-    return float(lengths_of(minimise(loss, 6)[:3])[0])
+    return float(minimise(loss, 6)[0].sigmoid())
 
 
 # Masked language models: a mask that does not look at the token.
@@ -363,28 +350,7 @@ def candidates_of(rng: np.random.Generator, draws: int) -> Tensor:
     return torch.as_tensor(np.hstack([draw(rng, draws, 1), rng.choice(4, size=(draws, NEGATIVES), p=NOISE)]))
 
 
-def sampled_row(name: str, learns: str, law: Array | None, corrected: bool, drop: bool, of: int = 0) -> Row:
-    loss = partial(sampled_loss, corrected=corrected, drop=drop)
-
-    def optimum() -> Tensor:
-        return sampled_exact(corrected, drop) if law is None else torch.as_tensor(np.log(law))
-
-    def exact() -> float:
-        return float(optimum().detach().softmax(0)[of])
-
-    def simulated(rng: np.random.Generator) -> tuple[float, float]:
-        return stationary(loss, optimum(), candidates_of(rng, 50_000), of)
-
-    def trained(seed: int) -> float:
-        drawn = candidates_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
-        return fitted(lambda z: loss(z, drawn).mean(), of)
-
-    return Row(name, learns, exact, simulated, trained, float(P[of]))
-
-
-def stationary(
-    loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, drawn: Tensor, of: int = 0
-) -> tuple[float, float]:
+def stationary(loss: Loss, z: Tensor, drawn: Tensor, of: int = 0) -> tuple[float, float]:
     """The probability of an outcome after a Newton step from `z` on fresh draws, and its standard error."""
     z = z.detach().clone()
     eye = torch.eye(len(z), dtype=z.dtype)
@@ -418,13 +384,10 @@ def preference_loss(z: Tensor, pairs: Tensor, normalised: bool, reference: bool)
 
 def preference_exact(normalised: bool, reference: bool) -> Array:
     """The reference times exp(reward / beta), or with the length in the exponent: c makes it a distribution."""
-    base = REFERENCE if reference else np.ones(4)
-    if not normalised:
-        q = base * np.exp(REWARD / BETA)
-        return q / q.sum()
+    scale = LENGTHS if normalised else np.ones(4)
 
     def at(c: float) -> Array:
-        return np.asarray(base * np.exp(LENGTHS * (REWARD + c) / BETA))
+        return np.asarray((REFERENCE if reference else 1) * np.exp(scale * (REWARD + c) / BETA))
 
     return at(brentq(lambda c: at(c).sum() - 1, -50.0, 50.0, xtol=1e-14))
 
@@ -437,27 +400,45 @@ def pairs_of(rng: np.random.Generator, draws: int) -> Tensor:
     return torch.as_tensor(np.where(wins, (first, second), (second, first)).T)
 
 
-def preference_row(name: str, learns: str, normalised: bool, reference: bool) -> Row:
-    loss = partial(preference_loss, normalised=normalised, reference=reference)
-
-    def simulated(rng: np.random.Generator) -> tuple[float, float]:
-        z = torch.as_tensor(np.log(preference_exact(normalised, reference)))
-        return stationary(loss, z, pairs_of(rng, 50_000))
+def of_logits(
+    name: str, learns: str, loss: Loss, drawn: Callable[[np.random.Generator, int], Tensor],
+    optimum: Callable[[], Tensor], truth: float, of: int = 0,
+) -> Row:  # fmt: skip
+    """A row about a loss of four logits along what is drawn."""
 
     def trained(seed: int) -> float:
-        drawn = pairs_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
-        return fitted(lambda z: loss(z, drawn).mean())
+        seen = drawn(np.random.default_rng(1000 + seed), 4 * TRAINED)
+        return fitted(lambda z: loss(z, seen).mean(), of)
 
-    def exact(normalised: bool) -> float:
-        return float(preference_exact(normalised, reference)[0])
+    def simulated(rng: np.random.Generator) -> tuple[float, float]:
+        return stationary(loss, optimum(), drawn(rng, 50_000), of)
 
-    return Row(name, learns, partial(exact, normalised), simulated, trained, exact(False))
+    return Row(name, learns, lambda: float(optimum().detach().softmax(0)[of]), simulated, trained, truth)
+
+
+def sampled_row(name: str, learns: str, law: Array | None, corrected: bool, drop: bool, of: int = 0) -> Row:
+    loss = partial(sampled_loss, corrected=corrected, drop=drop)
+
+    def optimum() -> Tensor:
+        return sampled_exact(corrected, drop) if law is None else torch.as_tensor(np.log(law))
+
+    return of_logits(name, learns, loss, candidates_of, optimum, float(P[of]), of)
+
+
+def preference_row(name: str, learns: str, normalised: bool, reference: bool) -> Row:
+    loss = partial(preference_loss, normalised=normalised, reference=reference)
+    truth = float(preference_exact(False, reference)[0])
+
+    def optimum() -> Tensor:
+        return torch.as_tensor(np.log(preference_exact(normalised, reference)))
+
+    return of_logits(name, learns, loss, pairs_of, optimum, truth)
 
 
 # ---------------------------------------------------------------------------------------------- rows
 
 
-def sums(n: NDArray[np.int64]) -> Array:
+def sums(n: Draws) -> Array:
     return np.asarray(1 / n.sum(1, keepdims=True))
 
 
@@ -466,69 +447,55 @@ def bucketed(kinds: Draws) -> Draws:
     return np.sort(kinds, axis=None).reshape(kinds.shape)
 
 
+def by_sequence(losses: Tensor, mask: Tensor) -> Tensor:
+    return ((losses * mask).sum(2) / mask.sum(2)).mean(1)
+
+
+def by_rank(losses: Tensor, mask: Tensor) -> Tensor:
+    return by_tokens(losses.view(-1, 4, 8), mask.view(-1, 4, 8)).view(-1, 2).mean(1)
+
+
+def by_padded(losses: Tensor, mask: Tensor) -> Tensor:
+    return (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values)
+
+
+def constant() -> float:
+    return float(P[0])
+
+
 ROWS = [
+    of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, by_sequence),
     of_tokens(
-        "mean over each sequence",
-        "P / n",
-        4,
-        additive(1),
-        lambda n: 1 / n,
-        lambda losses, mask: ((losses * mask).sum(2) / mask.sum(2)).mean(1),
-    ),
-    of_tokens(
-        "square averaging over a micro-batch of 4",
-        "P E[1/(r + R)] / r, r = sqrt(n), B = 4",
-        4,
+        "square averaging over a micro-batch of 4", "P E[1/(r + R)] / r, r = sqrt(n), B = 4", 4,
         lambda: float(learnt_distribution(P, np.sqrt(LENGTHS), 4, weight=1 / np.sqrt(LENGTHS))[0]),
-        lambda n: 1 / np.sqrt(n) / np.sqrt(n).sum(1, keepdims=True),
-        square_averaging,
+        lambda n: 1 / np.sqrt(n) / np.sqrt(n).sum(1, keepdims=True), square_averaging,
     ),
     of_tokens("token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, by_tokens),
     of_tokens(
-        "token mean of each of 2 ranks of 4, averaged",
-        "P E[1/(n + S)], B = 4",
-        8,
-        additive(4),
-        lambda n: np.repeat(1 / n.reshape(-1, 2, 4).sum(2), 4, 1),
-        lambda losses, mask: by_tokens(losses.view(-1, 4, 8), mask.view(-1, 4, 8)).view(-1, 2).mean(1),
+        "token mean of each of 2 ranks of 4, averaged", "P E[1/(n + S)], B = 4", 8, additive(4),
+        lambda n: np.repeat(1 / n.reshape(-1, 2, 4).sum(2), 4, 1), by_rank,
     ),
     of_tokens("one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, by_tokens),
     of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, by_tokens, bucketed),
     of_tokens(
-        "mean over 4 padded rows, padding counted",
-        "P E[1/max n]",
-        4,
-        lambda: enumerated(4, lambda n: float(n.max())),
-        lambda n: 1 / n.max(1, keepdims=True),
-        lambda losses, mask: (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values),
+        "mean over 4 padded rows, padding counted", "P E[1/max n]", 4,
+        lambda: enumerated(4, lambda n: float(n.max())), lambda n: 1 / n.max(1, keepdims=True), by_padded,
     ),
     of_tokens(
-        "sum over a constant, or over the sequences",
-        "P",
-        4,
-        lambda: float(P[0]),
-        np.ones_like,
+        "sum over a constant, or over the sequences", "P", 4, constant, np.ones_like,
         lambda losses, mask: (losses * mask).sum(2).mean(1),
     ),
     Row(
-        "prompts of 1 or 6 tokens counted, batches of 4",
-        "P E[1/(m + n + S)], given the prompt",
-        prompted_exact,
-        prompted_simulated,
-        prompted_trained,
+        "prompts of 1 or 6 tokens counted, batches of 4", "P E[1/(m + n + S)], given the prompt",
+        prompted_exact, prompted_simulated, prompted_trained,
     ),
-    Row("a mask that does not look at the token", "P", lambda: float(P[0]), masked_simulated, masked_trained),
+    Row("a mask that does not look at the token", "P", constant, masked_simulated, masked_trained),
     Row(
-        f"packed rows of {ROW} tokens, each its mean",
-        "P E[1/tokens of its row]",
-        packed_exact,
-        packed_simulated,
-        partial(packed_trained, weights=False),
+        f"packed rows of {ROW} tokens, each its mean", "P E[1/tokens of its row]",
+        packed_exact, packed_simulated, partial(packed_trained, weights=False),
     ),
     Row(
-        "packed rows with LongAlign's weights",
-        "P / n",
-        additive(1),
+        "packed rows with LongAlign's weights", "P / n", additive(1),
         lambda rng: (lambda kinds: counted(kinds, 1 / LENGTHS[kinds]))(draw(rng, SIMULATED, 1)),
         partial(packed_trained, weights=True),
     ),
@@ -539,7 +506,7 @@ ROWS = [
     preference_row("DPO", "ref exp(r / b)", False, True),
     preference_row("DPO, averaged over the length", "ref exp(n (r + c) / b)", True, True),
     preference_row("SimPO without margin", "exp(n (r + c) / b)", True, False),
-]
+]  # fmt: skip
 
 
 def measure(row: Row, seed: int = 0) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """A teacher and its students on scikit-learn's digits: what each target is worth on 100 examples.
 
-    python -m experiments.distillation.digits                 makes digits.json; takes minutes; resumes
-    python -m experiments.distillation.digits --repeat 0 1    two seeds again, beside what is stored
+    python -m experiments.distillation.digits    makes digits.json; takes minutes; resumes
 
 Each seed splits the 1,797 images four ways: 700 that the teacher learns with their labels, 500 for the
 student (100 of them, or all, where the name says so), 200 to choose the weight decay on, 397 to test. No
@@ -14,7 +13,6 @@ times as long, to see whether the students had arrived.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -82,6 +80,7 @@ CONDITIONS: dict[str, Condition] = {
     **{f"smoothing {e}": Condition(smoothing=e) for e in (0.003, 0.01, 0.03)},
 }
 Data = dict[str, Tensor]
+Teachers = dict[str, list[Tensor]]
 
 
 def split(seeds: list[int]) -> dict[str, Data]:
@@ -90,18 +89,11 @@ def split(seeds: list[int]) -> dict[str, Data]:
     orders = np.stack([np.random.default_rng(seed).permutation(len(labels)) for seed in seeds])
     ends = np.cumsum([SETTINGS[f"{k}_images"] for k in ("teacher", "student", "validation")])
     first, few = ends[0], ends[0] + SETTINGS["labelled"]
-    parts = {
-        "teacher": slice(0, first),
-        "few": slice(first, few),
-        "many": slice(first, ends[1]),
-        "all": slice(0, few),
-        "validation": slice(ends[1], ends[2]),
-        "test": slice(ends[2], None),
-    }
-    chosen = {name: orders[:, part] for name, part in parts.items()}
+    parts = {"teacher": (0, first), "few": (first, few), "many": (first, ends[1]), "all": (0, few)}
+    parts |= {"validation": (ends[1], ends[2]), "test": (ends[2], len(labels))}
     return {
         name: {"x": torch.from_numpy(images[of] / 16.0), "y": torch.from_numpy(labels[of])}
-        for name, of in chosen.items()
+        for name, of in ((name, orders[:, start:end]) for name, (start, end) in parts.items())
     }
 
 
@@ -139,7 +131,7 @@ def train(parameters: list[Tensor], x: Tensor, decay: Tensor, steps: int, loss: 
     return [p.detach() for p in parameters]
 
 
-def train_teachers(seeds: list[int], data: dict[str, Data]) -> dict[str, list[Tensor]]:
+def train_teachers(seeds: list[int], data: dict[str, Data]) -> Teachers:
     """Train the teachers, one a seed, on the labels of their images: plain, and with smoothed labels."""
     x, y = data["teacher"]["x"], data["teacher"]["y"]
     decay = torch.full((len(seeds),), SETTINGS["teacher_weight_decay"], dtype=torch.float64)
@@ -156,13 +148,8 @@ def cross_entropy(y: Tensor, smoothing: float, z: Tensor) -> Tensor:
 
 
 def train_students(
-    name: str,
-    seeds: list[int],
-    data: dict[str, Data],
-    teachers: dict[str, list[Tensor]],
-    decays: list[float],
-    steps: int = SETTINGS["steps"],
-) -> list[Tensor]:
+    name: str, seeds: list[int], data: dict[str, Data], teachers: Teachers, decays: list[float], longer: bool = False
+) -> list[Tensor]:  # fmt: skip
     """Train the students of one condition, a seed and a weight decay each."""
     c = CONDITIONS[name]
     x, y = data[c.images]["x"], data[c.images]["y"]
@@ -178,6 +165,7 @@ def train_students(
         return soft if c.alpha == 1 else (1 - c.alpha) * cross_entropy(y, 0.0, z) + c.alpha * soft
 
     weights = torch.tensor(decays, dtype=torch.float64)
+    steps = SETTINGS["longer_steps" if longer else "steps"]
     return train(initial(seeds, SETTINGS["student_hidden"], 1), x, weights, steps, loss)
 
 
@@ -208,7 +196,7 @@ def tune(name: str) -> dict[str, Any]:
 
 
 @cache
-def tuning_set() -> tuple[dict[str, Data], dict[str, list[Tensor]]]:
+def tuning_set() -> tuple[dict[str, Data], Teachers]:
     """Return data and teachers of the tuning seeds, repeated for each weight decay."""
     seeds, times = SETTINGS["tuning_seeds"], len(SETTINGS["weight_decays"])
     data = split(seeds)
@@ -220,7 +208,10 @@ def tuning_set() -> tuple[dict[str, Data], dict[str, list[Tensor]]]:
 
 
 def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """Train the teachers of some seeds and the students of the named conditions; return what they score."""
+    """Train the teachers of some seeds and the students of the named conditions; return what they score.
+
+    Chapter 13 repeats two conditions by it.
+    """
     data = split(seeds)
     teachers = train_teachers(seeds, data)
     trained = {f"{kind} teacher": teacher for kind, teacher in teachers.items()}
@@ -230,35 +221,24 @@ def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[st
 
 
 def main() -> None:
-    """Run what the result does not hold yet; or some seeds again, beside what it holds."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeat", type=int, nargs="+", metavar="SEED")
-    repeat = parser.parse_args().repeat
+    """Run what the result does not hold yet."""
     torch.set_num_threads(1)
     result = read(RESULT)
     if result.get("settings") != SETTINGS:
         result = {"settings": SETTINGS, "tuned": {}, "scores": {}, "longer": {}, "cpu_seconds": 0.0}
     tuned, scores, longer = result["tuned"], result["scores"], result["longer"]
-    if repeat:
-        chosen = {name: found["weight_decay"] for name, found in tuned.items()}
-        for name, score in run(list(CONDITIONS), repeat, chosen).items():
-            print(name, *score["nll"], "stored:", *(scores[name]["nll"][seed] for seed in repeat))
-        return
     seeds = SETTINGS["seeds"]
     data = split(seeds)
     teachers = train_teachers(seeds, data)
     for kind, teacher in teachers.items():
         scores[f"{kind} teacher"] = rounded(evaluate(teacher, data["test"]), FORM)
-    for name in CONDITIONS:
-        if name in scores:
-            continue
+    for name in [name for name in CONDITIONS if name not in scores]:
         started = time.process_time()
         tuned[name] = rounded(tune(name), FORM)
         decays = [tuned[name]["weight_decay"]] * len(seeds)
-        students = train_students(name, seeds, data, teachers, decays)
-        scores[name] = rounded(evaluate(students, data["test"]), FORM)
-        more = train_students(name, seeds, data, teachers, decays, SETTINGS["longer_steps"])
-        longer[name] = rounded(evaluate(more, data["test"]), FORM)
+        for found, long in ((scores, False), (longer, True)):
+            students = train_students(name, seeds, data, teachers, decays, long)
+            found[name] = rounded(evaluate(students, data["test"]), FORM)
         del longer[name]["ece"]
         result["cpu_seconds"] = round(result["cpu_seconds"] + time.process_time() - started, 1)
         result |= made(np, torch, sklearn)

@@ -76,11 +76,7 @@ def main() -> None:
     arms = {"labels": arm("hard", HIDDEN[2], RATES)}
     for hidden in HIDDEN:
         arms[f"teacher of {hidden}"] = arm(SOFT, hidden, RATES if hidden == HIDDEN[2] else RATES[1:2])
-        print(
-            hidden,
-            {rate: np.mean(x["nll"]) for rate, x in arms[f"teacher of {hidden}"]["rates"].items()},
-            flush=True,
-        )
+        print(hidden, arms[f"teacher of {hidden}"]["teacher"], flush=True)
     seconds = round(time.process_time() - began, 1)
     result = {"card": CARD, **made(np, torch, sklearn), "cpu_seconds": seconds, "arms": rounded(arms, ".5f")}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")

@@ -166,13 +166,10 @@ def seconds(rows: int, vocabulary: int) -> dict[str, float]:
 
 def measured(rows: int, vocabulary: int) -> dict[str, Any]:
     """Measure one case."""
-    case: dict[str, Any] = {"rows": rows, "vocabulary": vocabulary, "logits": rows * vocabulary * 4}
-    case |= {
-        "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
-        "seconds": seconds(rows, vocabulary),
-    }
-    print(case, flush=True)
-    return case
+    case = {"rows": rows, "vocabulary": vocabulary, "logits": rows * vocabulary * 4}
+    bytes_ = {name: peak(name, rows, vocabulary) for name in WAYS}
+    print(case, bytes_, flush=True)
+    return {**case, "bytes": bytes_, "seconds": seconds(rows, vocabulary)}
 
 
 def main() -> None:
@@ -181,16 +178,9 @@ def main() -> None:
     result: dict[str, Any] = {
         **made(torch),
         "machine": {"cores": os.cpu_count(), "system": platform.system(), "processor": platform.machine()},
-        "settings": {
-            "dtype": "float32",
-            "features": FEATURES,
-            "block": BLOCK,
-            "chunk": CHUNK,
-            "seed": 0,
-            "threads": 1,
-            "turns": TURNS,
-            "memory": "growth of VmHWM in a fresh process, gradients included",
-        },
+        "settings": {"dtype": "float32", "features": FEATURES, "block": BLOCK, "chunk": CHUNK}
+        | {"seed": 0, "threads": 1, "turns": TURNS}
+        | {"memory": "growth of VmHWM in a fresh process, gradients included"},
         "gradients in float64, relative error": agree(),
         "cases": [measured(*case) for case in VOCABULARIES + ROWS],
     }

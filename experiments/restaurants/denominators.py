@@ -28,28 +28,26 @@ Seeds        eight, as planned; five of them were shown first, and their runs ar
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import json
-import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from experiments import shared
 from experiments.restaurants.data import Data, Pair, load, slots_missed
-from experiments.restaurants.model import BATCH, RATES, STEPS, Describer, evaluate, fit, losses_of
+from experiments.restaurants.model import BATCH, RATES, STEPS, evaluate, fit, losses_of
 from experiments.shakespeare import run
 from experiments.shakespeare.run import Floats, Ints, Row
 
 HERE = Path(__file__).parent
 WRITERS = (1, 2)
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "bucketed", "packed")
-CLIPPED = ("constant", "B=1")  # run with clipping, too
+JOBS = [(w, arm, False) for w in WRITERS for arm in ARMS]  # writers, arm, whether gradients are clipped
+JOBS += [(w, arm, True) for w in WRITERS for arm in ("constant", "B=1")]
 BLOCK, LEAST = 128, 8  # tokens of a packed block; texts of a meaning on which a forecast within prompts rests
 TUNING_SEED = 1000
 
@@ -87,15 +85,13 @@ def within(pairs: Sequence[Pair], weight: Floats) -> tuple[Floats, Floats]:
     for i, p in enumerate(pairs):
         of[p.meaning].append(i)
     lengths, brief = lengths_of(pairs), np.array([p.terse for p in pairs], float)
-    rows = []
+    rows, counts = [], []
     for some in of.values():
         if len(some) >= LEAST:
-            w = weight[some] / weight[some].sum()
-            rows.append(
-                [lengths[some].mean(), w @ lengths[some], brief[some].mean(), w @ brief[some], len(some)]
-            )
-    table = np.array(rows)
-    return table[:, :4], table[:, 4]
+            w, n, terse = weight[some] / weight[some].sum(), lengths[some], brief[some]
+            rows.append([n.mean(), w @ n, terse.mean(), w @ terse])
+            counts.append(float(len(some)))
+    return np.array(rows), np.array(counts)
 
 
 def predict(data: Data) -> Row:
@@ -112,94 +108,62 @@ def predict(data: Data) -> Row:
         drawn = rng.choice(len(means), (2000, len(means)))
         ratios = [means[d].T @ counts[d] for d in drawn]
         found = means.T @ counts / counts.sum()
-        change = [r[1] / r[0] - 1 for r in ratios]
         alone = weight / weight.sum()
+        without = {"change": float(alone @ lengths / lengths.mean() - 1), "terse": float(alone @ brief)}
         arms[arm] = {
             "change": float(found[1] / found[0] - 1),
-            "interval": np.quantile(change, [0.025, 0.975]).tolist(),
+            "interval": np.quantile([r[1] / r[0] - 1 for r in ratios], [0.025, 0.975]).tolist(),
             "terse": float(found[3]),
-            "without prompts": {
-                "change": float(alone @ lengths / lengths.mean() - 1),
-                "terse": float(alone @ brief),
-            },
+            "without prompts": without,
         }
-    return {
-        "pairs": len(data.train),
-        "meanings": len({p.meaning for p in data.train}),
-        "mean_length": float(lengths.mean()),
-        "arms": arms,
-    }
+    known = {"pairs": len(data.train), "meanings": len({p.meaning for p in data.train})}
+    return {**known, "mean_length": float(lengths.mean()), "arms": arms}
 
 
 # ---------------------------------------------------------------- a run
 
 
-def train(data: Data, arm: str, clip: bool, seed: int, rate: float) -> tuple[Describer, Row]:
-    """Return a model, its arm's own loss on validation pairs, and the share of its steps that were clipped."""
+def train(data: Data, arm: str, clip: bool, seed: int, rate: float) -> Row:
+    """Return a model's own loss on validation pairs, the share of its steps that were clipped, and what it reports."""
     mean_length = float(lengths_of(data.train).mean())
-    steps = STEPS // 2 if seed == TUNING_SEED else STEPS
-    model, cut = fit(
-        data,
-        seed,
-        rate,
-        steps,
-        lambda batch: weights(lengths_of(batch), arm, mean_length),
-        1.0 if clip else None,
-    )
+
+    def weigh(lengths: Ints) -> Floats:
+        return weights(lengths, arm, mean_length)
+
+    tuning = seed == TUNING_SEED
+    steps = STEPS // 2 if tuning else STEPS
+    model, cut = fit(data, seed, rate, steps, lambda b: weigh(lengths_of(b)), 1.0 if clip else None)
     asked = data.validation[: len(data.validation) // BATCH * BATCH]
     # The pairs stand in the order of their meanings: shuffled, so that a batch is as in training.
     asked = [asked[i] for i in np.random.default_rng(0).permutation(len(asked))]
-    own = run.own_loss(
-        lengths_of(asked), losses_of(model, asked), BATCH, lambda n: weights(n, arm, mean_length)
-    )
-    return model, {"own": own, "clipped": cut}
+    own = run.own_loss(lengths_of(asked), losses_of(model, asked), BATCH, weigh)
+    return {"own": own, "clipped": cut} | ({} if tuning else evaluate(model, data, seed))
 
 
-def work(datas: dict[int, Data], seeds: int, folder: Path, share: int, shares: int) -> None:
-    """Make what the folder lacks: the grids of rates, then one seed of everything after the other.
-
-    Of several processes, each takes every so many-th job, and waits until the grid that it needs is there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = [(w, arm, False) for w in WRITERS for arm in ARMS]
-    both = [*plain, *((w, arm, True) for w in WRITERS for arm in CLIPPED)]
-    todo = [(TUNING_SEED, rate, job) for rate in RATES for job in plain]
-    todo += [(seed, None, job) for seed in range(seeds) for job in both]
-    for seed, given, (writers, arm, clip) in todo[share::shares]:
-        runs = shared.records(folder)
-        while given is None and len(grid_of(runs, writers, arm)) < len(RATES):
-            time.sleep(10)
-            runs = shared.records(folder)
-        rate = chosen(runs, writers, arm) if given is None else given
-        key: dict[str, Any] = {"writers": writers, "arm": arm, "clip": clip, "seed": seed, "rate": rate}
-        if any(key.items() <= r.items() for r in runs):
-            continue
-        start, data = time.perf_counter(), datas[writers]
-        model, row = train(data, arm, clip, seed, rate)
-        if seed != TUNING_SEED:
-            row |= evaluate(model, data, seed)
-        shared.store(folder, {**key, **row, "seconds": round(time.perf_counter() - start)})
-        print(key, flush=True)
-
-
-def grid_of(runs: Sequence[Row], writers: int, arm: str) -> list[Row]:
-    """Return the tuning runs of an arm."""
-    return [r for r in runs if (r["writers"], r["arm"], r["seed"]) == (writers, arm, TUNING_SEED)]
+def work(datas: dict[int, Data], seeds: int, folder: Path) -> None:
+    """Make what the folder lacks: the grids of rates, then one seed of everything after the other."""
+    todo = [(TUNING_SEED, rate, job) for rate in RATES for job in JOBS if not job[2]]
+    todo += [(seed, None, job) for seed in range(seeds) for job in JOBS]
+    for seed, given, (writers, arm, clip) in todo:
+        rate = chosen(shared.records(folder), writers, arm) if given is None else given
+        key = {"writers": writers, "arm": arm, "clip": clip, "seed": seed, "rate": rate}
+        shared.once(folder, key, partial(train, datas[writers], arm, clip, seed, rate))
 
 
 def chosen(runs: Sequence[Row], writers: int, arm: str) -> float:
     """Return the rate whose tuning run has the lowest own loss."""
-    return float(min(grid_of(runs, writers, arm), key=lambda r: float(r["own"]))["rate"])
+    grid = [r for r in runs if (r["writers"], r["arm"], r["seed"]) == (writers, arm, TUNING_SEED)]
+    return float(min(grid, key=lambda r: float(r["own"]))["rate"])
 
 
 def held_out(data: Data) -> Row:
     """Return the length of the held-out texts, where each meaning counts once, and the share of slots people miss."""
-    of: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    of: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for pair in data.test:
-        of[pair.meaning].append(pair)
+        of[pair.meaning].append(len(pair.reply))
     people = [slots_missed(p.meaning, data.spell(p.reply)) for p in data.test if not p.terse]
     missed, looked = np.sum(people, axis=0)
-    length = float(np.mean([lengths_of(pairs).mean() for pairs in of.values()]))
+    length = float(np.mean([*map(np.mean, of.values())]))
     return {"length": length, "missed": float(missed / looked)}
 
 
@@ -207,9 +171,7 @@ def assemble(folder: Path, datas: dict[int, Data]) -> Row:
     """Return the record, with the seeds that every arm has."""
     runs = shared.records(folder)
     kept = [r for r in runs if r["seed"] != TUNING_SEED and r["rate"] == chosen(runs, r["writers"], r["arm"])]
-    jobs = {(w, arm, False) for w, arm in itertools.product(WRITERS, ARMS)}
-    jobs |= {(w, arm, True) for w, arm in itertools.product(WRITERS, CLIPPED)}
-    done = [{r["seed"] for r in kept if (r["writers"], r["arm"], r["clip"]) == job} for job in jobs]
+    done = [{r["seed"] for r in kept if (r["writers"], r["arm"], r["clip"]) == job} for job in JOBS]
     whole = set.intersection(*done)
     kept.sort(key=lambda r: (r["seed"], r["writers"], ARMS.index(r["arm"]), r["clip"]))
     return {
@@ -222,16 +184,8 @@ def assemble(folder: Path, datas: dict[int, Data]) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The denominator experiment on descriptions of restaurants.")
-    parser.add_argument("command", choices=("predict", "train", "assemble"))
-    parser.add_argument("--data", type=Path, required=True, help="your copy of e2e.csv")
-    parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument(
-        "--share", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="of several processes"
-    )
-    torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
-    given = parser.parse_args()
+    what = "The denominator experiment on descriptions of restaurants."
+    given = shared.arguments(what, HERE, "data", seeds=8).parse_args()
     datas = {writers: load(given.data, writers) for writers in WRITERS}
     if given.command == "assemble":
         shared.write(assemble(given.runs, datas), HERE / "result.json")
@@ -239,7 +193,7 @@ def main() -> None:
         prediction = {f"writers={writers}": predict(data) for writers, data in datas.items()}
         (HERE / "prediction.json").write_text(json.dumps(shared.rounded(prediction, ".4g"), indent=1) + "\n")
     else:
-        work(datas, given.seeds, given.runs, *given.share)
+        work(datas, given.seeds, given.runs)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ Seeds      eight, each with its own teacher, labelled meanings and initial value
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 import json
@@ -508,19 +507,16 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Distillation on descriptions of restaurants.")
-    parser.add_argument("command", choices=("train", "assemble"))
-    parser.add_argument("--data", type=Path, required=True, help="your copy of e2e.csv")
-    parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
+    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=8)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--longer", type=int, default=3, help="seeds that are also trained longer")
-    torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
     given = parser.parse_args()
     data = load(given.data, 1)
-    if given.command == "assemble":
-        return shared.write(assemble(given.runs, given.again, data), HERE / "distillation.json")
-    return Runs(data, given.runs).work(range(given.seeds), given.longer)
+    if given.command == "train":
+        Runs(data, given.runs).work(range(given.seeds), longer=3)
+    elif given.command == "assemble":
+        shared.write(assemble(given.runs, given.again, data), HERE / "distillation.json")
+    else:
+        parser.error("the forecasts were written by hand")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from experiments.restaurants.data import END, SLOTS, Data, Pair, slots_missed
 from experiments.shared import Block, Settings, chunks
 
 Floats = NDArray[np.float64]
+Past: TypeAlias = "list[Tensor] | None"  # keys and values of each layer
 
 WIDTH, HEADS, LAYERS, LONGEST = 96, 4, 2, 80
 BATCH, STEPS, WARMUP, WEIGHT_DECAY = 64, 400, 30, 0.01
@@ -32,10 +34,8 @@ class Describer(nn.Module):
     def __init__(self, data: Data, width: int = WIDTH, layers: int = LAYERS, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout  # of what the first layer reads and of what the head reads
-        values = sorted(
-            {(s, v) for p in data.train for s, v in zip(SLOTS, p.meaning, strict=True)}
-            | {(s, "") for s in SLOTS}
-        )
+        said = {(s, v) for p in data.train for s, v in zip(SLOTS, p.meaning, strict=True)}
+        values = sorted(said | {(s, "") for s in SLOTS})
         self.value = {key: len(data.words) + i for i, key in enumerate(values)}
         self.embedding = nn.Embedding(len(data.words) + len(values), width)
         self.position = nn.Embedding(PROMPT + LONGEST, width)
@@ -44,17 +44,14 @@ class Describer(nn.Module):
         self.head = nn.Linear(width, len(data.words))
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                nn.init.normal_(
-                    parameter, std={"embedding.weight": 1.0, "position.weight": 0.3}.get(name, width**-0.5)
-                )
+                std = {"embedding.weight": 1.0, "position.weight": 0.3}.get(name, width**-0.5)
+                nn.init.normal_(parameter, std=std)
 
     def prompt(self, meaning: Sequence[str]) -> list[int]:
         """Return the tokens of a meaning."""
         return [self.value[key] for key in zip(SLOTS, meaning, strict=True)]
 
-    def hidden(
-        self, tokens: Tensor, past: list[Tensor] | None = None, start: int = 0
-    ) -> tuple[Tensor, list[Tensor]]:
+    def hidden(self, tokens: Tensor, past: Past = None, start: int = 0) -> tuple[Tensor, list[Tensor]]:
         """Return what the head reads at each position, and each layer's keys and values."""
         x = self.embedding(tokens) + self.position(torch.arange(start, start + tokens.shape[1]))
         x, caches = F.dropout(x, self.dropout, self.training), []
@@ -63,9 +60,7 @@ class Describer(nn.Module):
             caches.append(cache)
         return F.dropout(self.norm(x), self.dropout, self.training), caches
 
-    def forward(
-        self, tokens: Tensor, past: list[Tensor] | None = None, start: int = 0
-    ) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, tokens: Tensor, past: Past = None, start: int = 0) -> tuple[Tensor, list[Tensor]]:
         """Return the logits of the next word at each position, and each layer's keys and values."""
         hidden, caches = self.hidden(tokens, past, start)
         return self.head(hidden), caches
@@ -123,13 +118,8 @@ def log_q(model: Describer, pairs: Sequence[Pair]) -> Tensor:
 
 
 def fit(
-    data: Data,
-    seed: int,
-    rate: float,
-    steps: int,
-    weigh: Callable[[Sequence[Pair]], Floats],
-    clip: float | None,
-) -> tuple[Describer, float]:
+    data: Data, seed: int, rate: float, steps: int, weigh: Callable[[Sequence[Pair]], Floats], clip: float | None
+) -> tuple[Describer, float]:  # fmt: skip
     """Train on batches of BATCH pairs with sum(weight * loss); return the model and the share of steps clipped.
 
     `seed` fixes the start and the order of the data.
@@ -157,18 +147,14 @@ def fit(
 
 @torch.no_grad()
 def speak(
-    model: Describer,
-    meanings: Sequence[Sequence[str]],
-    seed: int,
-    longest: int = LONGEST,
-    temperature: float = 1.0,
-) -> list[list[int]]:
+    model: Describer, asked: Sequence[Sequence[str]], seed: int, longest: int = LONGEST, temperature: float = 1.0
+) -> list[list[int]]:  # fmt: skip
     """Draw a text for each meaning, word by word; what has not ended after `longest` words stays without an end."""
     generator = torch.Generator().manual_seed(seed)
-    logits, past = model(torch.tensor([model.prompt(m) for m in meanings]))
+    logits, past = model(torch.tensor([model.prompt(m) for m in asked]))
     past = [F.pad(cache, (0, 0, 0, longest)) for cache in past]
-    texts: list[list[int]] = [[] for _ in meanings]
-    rows, going = torch.arange(len(meanings)), torch.ones(len(meanings), dtype=torch.bool)
+    texts: list[list[int]] = [[] for _ in asked]
+    rows, going = torch.arange(len(asked)), torch.ones(len(asked), dtype=torch.bool)
     for n in range(longest):
         word = torch.multinomial((logits[:, -1] / temperature).softmax(1), 1, generator=generator)
         for row, w in zip(rows[going].tolist(), word[going, 0].tolist(), strict=True):

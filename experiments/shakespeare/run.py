@@ -20,21 +20,17 @@ whose loss is lowest. A run looks at its loss twice an epoch, and reports the mo
     python -m experiments.shakespeare.run predict --text PATH              # writes prediction.json: first
     python -m experiments.shakespeare.run train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
     python -m experiments.shakespeare.run assemble --runs FOLDER           # writes result.json
-
-Transformer, text and split are in `experiments/shared.py`; `answers.py` takes loop and record from here.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 import json
 import math
-import operator
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +127,15 @@ def predict(lengths: Ints) -> Row:
 
 
 def ngrams(
-    train: Sequence[list[int]], test: Sequence[list[int]], letters: int, highest: int = 6, first: int = 0
+    train: Sequence[list[int]], test: Sequence[list[int]], letters: int, highest: int = 6
 ) -> list[float]:
-    """Return the summed loss of the test sequences, from their token `first` on, for n-grams of each order."""
+    """Return the summed loss of the test sequences for n-grams of each order."""
     padding = [0] * highest
     model = shared.NGrams((padding + sequence for sequence in train), letters, highest - 1, highest)
     loss = [0.0] * highest
     for sequence in test:
         text = padding + sequence
-        for i in range(highest + first, len(text)):
+        for i in range(highest, len(text)):
             for k, p in enumerate(model.orders(text[i - highest : i])):
                 loss[k] -= math.log(p[text[i]])
     return loss
@@ -154,20 +150,11 @@ def speech_losses(model: Transformer, speeches: Sequence[Tensor]) -> Tensor:
     return F.nll_loss(log_q.mT, targets, ignore_index=-100, reduction="none").sum(1)
 
 
-def backward(losses: Callable[[list[int]], Tensor], tokens: Sequence[Tensor], weight: Floats) -> None:
-    """Add the gradient of sum(weight * loss); `losses` takes the numbers of some of the sequences."""
-    for chunk in chunks(tokens):
-        each = losses(chunk)
-        (each * torch.from_numpy(weight[chunk]).to(each.dtype)).sum().backward()  # type: ignore[no-untyped-call]
-
-
-@torch.no_grad()
-def each(losses: Callable[[list[int]], Tensor], tokens: Sequence[Tensor]) -> Floats:
-    """Return the loss of each sequence."""
-    result = np.empty(len(tokens))
-    for chunk in chunks(tokens):
-        result[chunk] = losses(chunk).double().numpy()
-    return result
+def backward(model: Transformer, speeches: Sequence[Tensor], weight: Floats) -> None:
+    """Add the gradient of sum(weight * loss)."""
+    for chunk in chunks(speeches):
+        losses = speech_losses(model, [speeches[i] for i in chunk])
+        (losses * torch.from_numpy(weight[chunk]).to(losses.dtype)).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def own_loss(lengths: Ints, losses: Floats, size: int, weigh: Callable[[Ints], Floats]) -> float:
@@ -192,39 +179,22 @@ def stream_of(speeches: Sequence[Tensor]) -> Tensor:
 # ---------------------------------------------------------------- a run
 
 
-def fit(
-    model: Transformer, count: int, size: int, epochs: int, rate: float, rng: np.random.Generator,
-    step_on: Callable[[NDArray[np.intp], int], None], after: Callable[[int], None] = lambda step: None,
-    both: Callable[[float, float], float] = operator.mul,
-) -> None:  # fmt: skip
-    """Train in place on batches of `size`; `step_on` adds a gradient, given an epoch's order and the place in it.
-
-    `both` makes the share of the learning rate from those of warm-up and decay.
-    """
-    optimiser, warmup = shared.adamw(model), model.settings.warmup
-    per_epoch = count // size
-    steps = epochs * per_epoch
-    for step in range(steps):
-        if step % per_epoch == 0:
-            order = rng.permutation(count)
-        share = both(min(1.0, (step + 1) / warmup), 0.5 * (1 + math.cos(math.pi * step / steps)))
-        for group in optimiser.param_groups:
-            group["lr"] = rate * group["scale"] * share
-        optimiser.zero_grad()
-        step_on(order, step % per_epoch)
-        optimiser.step()
-        after(step)
-
-
 def train(parts: shared.Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> Row:
     """Train one model; `seed` fixes its start and the order of the data. Return it with its looks at validation."""
     torch.manual_seed(seed)
-    model = Transformer(letters, settings)
-    mean_length = float(np.mean([len(s) for s in parts.train]))
+    model, rng = Transformer(letters, settings), np.random.default_rng(seed)
+    optimiser, mean_length = shared.adamw(model), float(np.mean([len(s) for s in parts.train]))
     per_epoch = len(parts.train) // BATCH
+    steps = settings.epochs * per_epoch
     best, curve = copy.deepcopy(model.state_dict()), list[Row]()
-
-    def step_on(order: NDArray[np.intp], place: int) -> None:
+    for step in range(steps):
+        place = step % per_epoch
+        if place == 0:
+            order = rng.permutation(len(parts.train))
+        share = min(1.0, (step + 1) / settings.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group["scale"] * share
+        optimiser.zero_grad()
         if arm == "blocks":
             # As many steps as the others; each gets its share of the epoch's blocks, 16 or 15 of them.
             stream = stream_of([parts.train[i] for i in order])
@@ -235,17 +205,13 @@ def train(parts: shared.Split, letters: int, arm: str, seed: int, rate: float, s
                 (block_losses(model, half).sum() / (len(part) - 1)).backward()  # type: ignore[no-untyped-call]
         else:
             batch = [parts.train[i] for i in order[place * BATCH : (place + 1) * BATCH]]
-            weight = weights(np.array([len(s) for s in batch]), arm, mean_length)
-            backward(lambda chunk: speech_losses(model, [batch[i] for i in chunk]), batch, weight)
-
-    def look(step: int) -> None:
-        if (step % per_epoch + 1) % (per_epoch // settings.looks) == 0:
+            backward(model, batch, weights(np.array([len(s) for s in batch]), arm, mean_length))
+        optimiser.step()
+        if (place + 1) % (per_epoch // settings.looks) == 0:
             own, speech = validate(model, parts.validation, arm, mean_length)
             curve.append({"step": step + 1, "own": own, "nll_per_speech": speech})
             if own == min(c["own"] for c in curve):
                 best.update(copy.deepcopy(model.state_dict()))
-
-    fit(model, len(parts.train), BATCH, settings.epochs, rate, np.random.default_rng(seed), step_on, look)
     model.load_state_dict(best)
     return {"model": model.eval(), "curve": curve}
 
@@ -254,7 +220,9 @@ def train(parts: shared.Split, letters: int, arm: str, seed: int, rate: float, s
 def validate(model: Transformer, speeches: Sequence[Tensor], arm: str, mean: float) -> tuple[float, float]:
     """Return the arm's own loss on the validation speeches, and the loss of a speech."""
     model.eval()
-    losses = each(lambda chunk: speech_losses(model, [speeches[i] for i in chunk]), speeches)
+    losses = np.empty(len(speeches))
+    for chunk in chunks(speeches):
+        losses[chunk] = speech_losses(model, [speeches[i] for i in chunk]).double().numpy()
     if arm == "blocks":
         stream = stream_of(speeches)
         pieces = range(0, len(stream) - 1, 8 * BLOCK)  # a few blocks at a time, for the memory's sake
@@ -268,20 +236,17 @@ def validate(model: Transformer, speeches: Sequence[Tensor], arm: str, mean: flo
 
 
 @torch.no_grad()
-def sample_lengths(
-    model: Transformer, prompts: Tensor, seed: int, settings: Settings, alive_at_least: float = 0.8
-) -> Ints:
-    """Draw what follows each prompt, of shape (rows, n), character by character, and return the lengths.
+def sample_lengths(model: Transformer, seed: int, settings: Settings) -> Ints:
+    """Draw speeches character by character, and return the lengths.
 
     What has not ended after `longest_sample` characters counts with that length. Rows that have ended are dropped
-    when fewer than `alive_at_least` of them live: to drop each at once would copy the cache at each step.
+    when fewer than 0.8 of them live: to drop each at once would copy the cache at each step.
     """
     generator = torch.Generator().manual_seed(seed)
     lengths: list[int] = []
-    logits, past = model(prompts)
-    known = prompts.shape[1]
-    before = F.pad(prompts, (max(settings.orders), 0))[:, -max(settings.orders) + 1 :]
-    alive = torch.ones(len(prompts), dtype=torch.bool)
+    before = torch.zeros(settings.samples, max(settings.orders) - 1, dtype=torch.long)
+    logits, past = model(before[:, :1])
+    alive = torch.ones(settings.samples, dtype=torch.bool)
     for n in range(1, settings.longest_sample + 1):
         token = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
         ended = alive & (token[:, 0] == 0)
@@ -289,12 +254,12 @@ def sample_lengths(
         alive &= ~ended
         if not alive.any():
             return np.array(lengths)
-        if alive.double().mean() < alive_at_least:
+        if alive.double().mean() < 0.8:
             token, before, past = token[alive], before[alive], [cache[:, alive] for cache in past]
             alive = alive[alive]
-        if past[0].shape[3] < known + n:
+        if past[0].shape[3] < n + 1:
             past = [F.pad(cache, (0, 0, 0, cache.shape[3])) for cache in past]
-        logits, past = model(token, before, past, known + n - 1)
+        logits, past = model(token, before, past, n)
         before = torch.cat([before[:, 1:], token], dim=1)
     return np.array(lengths + [settings.longest_sample] * int(alive.sum()))
 
@@ -314,7 +279,7 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
         chosen = log_q.gather(2, targets.clamp(min=0)[..., None])[..., 0]
         sums["end_nll"] -= float(torch.where(targets == 0, end, go)[targets >= 0].sum())
         sums["character_nll"] += float((go - chosen)[targets > 0].sum())
-    drawn = sample_lengths(model, torch.zeros(settings.samples, 1, dtype=torch.long), seed, settings)
+    drawn = sample_lengths(model, seed, settings)
     total = sum(sums.values())
     return {
         "mean_length": float(drawn.mean()),
@@ -327,63 +292,39 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
 # ---------------------------------------------------------------- the record
 
 
-def own(run: Row) -> float:
-    """Return a run's own loss on validation: the one that it ended with, or the lowest of its looks."""
-    return float(run["own"] if "own" in run else min(look["own"] for look in run["curve"]))
-
-
 def chosen(runs: Sequence[Row], arm: str, settings: Settings) -> float:
-    """Return the rate whose tuning run has the lowest own loss."""
+    """Return the rate whose tuning run has the lowest own loss, at its best look."""
     grid = [r for r in runs if r["arm"] == arm and r["seed"] == settings.tuning_seed]
-    return float(min(grid, key=own)["rate"])
+    return float(min(grid, key=lambda r: float(min(look["own"] for look in r["curve"])))["rate"])
 
 
-def work(
-    arms: Sequence[str], seeds: int, folder: Path, settings: Settings, one: Callable[[str, int, float], Row]
-) -> None:
+def work(seeds: int, folder: Path, settings: Settings, one: Callable[[str, int, float], Row]) -> None:
     """Make what the folder lacks: the grid of rates, then one seed of every arm after the other."""
-    folder.mkdir(parents=True, exist_ok=True)
     grid = [(settings.tuning_seed, rate) for rate in settings.rates]
-    for (seed, given), arm in itertools.product([*grid, *((seed, None) for seed in range(seeds))], arms):
-        runs = shared.records(folder)
-        key = {"arm": arm, "seed": seed, "rate": chosen(runs, arm, settings) if given is None else given}
-        if not any(key.items() <= r.items() for r in runs):
-            start = time.perf_counter()
-            row = {**key, **one(arm, seed, key["rate"])}
-            shared.store(folder, {**row, "seconds": round(time.perf_counter() - start)})
-            print(row, flush=True)
+    for (seed, given), arm in itertools.product([*grid, *((seed, None) for seed in range(seeds))], ARMS):
+        rate = chosen(shared.records(folder), arm, settings) if given is None else given
+        shared.once(folder, {"arm": arm, "seed": seed, "rate": rate}, partial(one, arm, seed, rate))
 
 
-def assemble(arms: Sequence[str], folder: Path, settings: Settings, **more: Any) -> Row:
+def assemble(folder: Path, settings: Settings) -> Row:
     """Return the record, with the seeds that all arms have at their own best rates."""
     runs = shared.records(folder)
-    rates = {arm: chosen(runs, arm, settings) for arm in arms}
+    rates = {arm: chosen(runs, arm, settings) for arm in ARMS}
     kept = [r for r in runs if r["seed"] != settings.tuning_seed and r["rate"] == rates[r["arm"]]]
-    whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in arms))
-    kept.sort(key=lambda r: (r["seed"], arms.index(r["arm"])))
+    whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
+    kept.sort(key=lambda r: (r["seed"], ARMS.index(r["arm"])))
     return {
         "settings": asdict(settings),
         **shared.made(torch, np),
         "rates": rates,
-        **more,
         "runs": [r for r in kept if r["seed"] in whole],
         "tuning": [r for r in runs if r["seed"] == settings.tuning_seed],
     }
 
 
-def arguments(what: str, folder: str) -> argparse.Namespace:
-    """Read the command line, which `answers.py` has as well."""
-    parser = argparse.ArgumentParser(description=what)
-    parser.add_argument("command", choices=("predict", "train", "assemble"))
-    parser.add_argument("--text", type=Path, required=True, help="your copy of the text")
-    parser.add_argument("--runs", type=Path, default=HERE / folder, help="folder of the runs")
-    parser.add_argument("--seeds", type=int, default=6)
-    torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
-    return parser.parse_args()
-
-
 def main() -> None:
-    given, settings = arguments("The denominator experiment on Tiny Shakespeare.", "runs"), Settings()
+    what = "The denominator experiment on Tiny Shakespeare."
+    settings, given = Settings(), shared.arguments(what, HERE, "text", seeds=6).parse_args()
     speeches, alphabet = shared.encode(shared.load(given.text))
     parts, letters = shared.split(speeches, settings), len(alphabet) + 1
 
@@ -401,9 +342,9 @@ def main() -> None:
         prediction = predict(np.array([len(s) for s in parts.train])) | {"ngrams": found}
         (HERE / "prediction.json").write_text(json.dumps(prediction) + "\n")
     elif given.command == "assemble":
-        shared.write(assemble(ARMS, given.runs, settings), HERE / "result.json")
+        shared.write(assemble(given.runs, settings), HERE / "result.json")
     else:
-        work(ARMS, given.seeds, given.runs, settings, one)
+        work(given.seeds, given.runs, settings, one)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ multiply by the number of ranks either, as the Trainer's does for a count over a
 from __future__ import annotations
 
 import random
-import tempfile
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from datasets import Dataset
-from recipes import ONE_STEP, go, handed_over, optimiser, tokenizer
+from recipes import ONE_STEP, go, handed_over, tokenizer
 from tiny import IGNORED, Batch, gradient, llama, micro_batches
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ConstantLR
 from transformers import LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTTrainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
@@ -28,6 +26,7 @@ from trl.experimental.gkd import GKDConfig, GKDTrainer
 Row = dict[str, Any]
 STEPS, PROMPT, NEW = 4, 3, 32  # micro-batches; tokens of a prompt, and of a reply at most
 TRL: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False, "disable_dropout": True}
+TRL["gradient_accumulation_steps"] = STEPS
 SEEN: list[Batch] = []  # what the loss was computed on
 
 
@@ -63,26 +62,15 @@ def gkd(model: nn.Module, seed: int, lmbda: float, kind: type[GKD]) -> int:
     """Take one step, on a data set that ranks share; return the number of labels that its loader gives."""
     rows = texts(model, seed)
     torch.manual_seed(seed + (dist.get_rank() if dist.is_initialized() else 0))
-    with optimiser(model) as sgd, tempfile.TemporaryDirectory() as folder:
-        run = kind(
-            model,
-            teacher(),
-            GKDConfig(
-                folder, lmbda=lmbda, max_new_tokens=NEW, gradient_accumulation_steps=STEPS,
-                per_device_train_batch_size=4, ddp_backend="gloo" if dist.is_initialized() else None,
-                **ONE_STEP, **TRL,
-            ),
-            train_dataset=Dataset.from_dict(
-                {
-                    "input_ids": rows,
-                    "completion_mask": [[int(i >= PROMPT) for i in range(len(row))] for row in rows],
-                    "prompt": [""] * len(rows),  # asked for, and not read where there is a mask
-                }
-            ),
-            processing_class=tokenizer(),
-            optimizers=(sgd, ConstantLR(sgd, 1.0)),
-        )  # fmt: skip
-        go(run)
+    settings = {"lmbda": lmbda, "max_new_tokens": NEW, "per_device_train_batch_size": 4, **ONE_STEP, **TRL}
+    settings |= {"ddp_backend": "gloo" if dist.is_initialized() else None}
+    columns = {
+        "input_ids": rows,
+        "completion_mask": [[int(i >= PROMPT) for i in range(len(row))] for row in rows],
+        "prompt": [""] * len(rows),  # asked for, and not read where there is a mask
+    }
+    given = {"train_dataset": Dataset.from_dict(columns), "processing_class": tokenizer()}
+    go(model, kind, lambda folder: GKDConfig(folder, **settings), teacher(), **given)
     return sum(len(row) - PROMPT for row in rows)
 
 
@@ -143,24 +131,14 @@ def words(row: list[int]) -> str:
 def dpo() -> None:
     model = llama()
     rows = texts(model, 1)
-    with optimiser(model) as sgd, tempfile.TemporaryDirectory() as folder:
-        run = DPOTrainer(
-            model,
-            teacher(),
-            DPOConfig(
-                folder, gradient_accumulation_steps=STEPS, per_device_train_batch_size=2, **ONE_STEP, **TRL
-            ),
-            train_dataset=Dataset.from_dict(
-                {
-                    "prompt": [words(row[:PROMPT]) for row in rows],
-                    "chosen": [words(row[PROMPT:]) for row in rows],
-                    "rejected": [words(row[:0:-1]) for row in rows],
-                }
-            ),
-            processing_class=tokenizer(),
-            optimizers=(sgd, ConstantLR(sgd, 1.0)),
-        )
-        go(run)
+    columns = {
+        "prompt": [words(row[:PROMPT]) for row in rows],
+        "chosen": [words(row[PROMPT:]) for row in rows],
+        "rejected": [words(row[:0:-1]) for row in rows],
+    }
+    given = {"train_dataset": Dataset.from_dict(columns), "processing_class": tokenizer()}
+    settings = {"per_device_train_batch_size": 2, **ONE_STEP, **TRL}
+    go(model, DPOTrainer, lambda folder: DPOConfig(folder, **settings), teacher(), **given)
 
 
 def measure(seeds: list[int]) -> list[Row]:

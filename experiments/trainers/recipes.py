@@ -9,6 +9,7 @@ of these decides what a gradient is divided by.
 from __future__ import annotations
 
 import contextlib
+import operator
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
@@ -68,12 +69,16 @@ class Handed(Exception):
 HAND_OVER = False  # whether trainers are handed over, not run
 
 
-def go(run: Trainer) -> None:
-    """Train, or hand the trainer over."""
-    run.remove_callback(PrinterCallback)
-    if HAND_OVER:
-        raise Handed(run)
-    run.train()
+def go(
+    model: nn.Module, kind: Callable[..., Trainer], arguments: Callable[[str], Any], *more: Any, **given: Any
+) -> None:
+    """Make a trainer, of which `arguments` sets up a folder, and train, or hand it over."""
+    with optimiser(model) as sgd, tempfile.TemporaryDirectory() as folder:
+        run = kind(model, *more, args=arguments(folder), optimizers=(sgd, ConstantLR(sgd, 1.0)), **given)
+        run.remove_callback(PrinterCallback)
+        if HAND_OVER:
+            raise Handed(run)
+        run.train()
 
 
 def handed_over(build: Callable[[], Any]) -> dict[str, Any] | None:
@@ -96,6 +101,10 @@ def handed_over(build: Callable[[], Any]) -> dict[str, Any] | None:
 def shifted_labels(batch: Batch) -> Tensor:
     """Return the targets of a causal model that is given these labels."""
     return batch["labels"][:, 1:]
+
+
+def counts_of(batches: list[Batch]) -> list[Tensor]:
+    return [(shifted_labels(batch) != IGNORED).sum() for batch in batches]
 
 
 # --- Hugging Face Trainer ----------------------------------------------------------------------------------
@@ -126,16 +135,9 @@ def train(
     arguments = {"gradient_accumulation_steps": len(batches), "per_device_train_batch_size": 1} | arguments
     if dist.is_initialized():
         arguments["ddp_backend"] = "gloo"
-    with optimiser(model) as sgd, tempfile.TemporaryDirectory() as folder:
-        run = trainer(
-            model,
-            TrainingArguments(folder, **ONE_STEP, **arguments),
-            data_collator=lambda examples: examples[0],
-            train_dataset=interleaved(batches),
-            compute_loss_func=compute_loss_func,
-            optimizers=(sgd, ConstantLR(sgd, 1.0)),
-        )
-        go(run)
+    given: dict[str, Any] = {"train_dataset": interleaved(batches), "compute_loss_func": compute_loss_func}
+    given["data_collator"] = operator.itemgetter(0)
+    go(model, trainer, lambda folder: TrainingArguments(folder, **ONE_STEP, **arguments), **given)
 
 
 def interleaved(batches: list[Batch]) -> list[Batch]:
@@ -161,20 +163,21 @@ def trainer_gpt2(model: nn.Module, batches: list[Batch], repaired: bool) -> None
     train(model, batches)
 
 
-def sum_over_count(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
+def flat(outputs: Any, labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+    return outputs.logits[:, : labels.shape[1] - shift].flatten(0, 1), labels[:, shift:].flatten()
+
+
+def sum_over_count(outputs: Any, labels: Tensor, num_items_in_batch: Any, shift: int = 0) -> Tensor:
     """Divide once, by the window's count. The Trainer multiplies by the number of ranks, for DDP averages."""
-    logits, labels = outputs.logits.flatten(0, 1), labels.flatten()
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_items_in_batch
+    pair = flat(outputs, labels, shift)
+    return F.cross_entropy(*pair, ignore_index=IGNORED, reduction="sum") / num_items_in_batch
 
 
-def shifted_sum_over_count(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-    logits, labels = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_items_in_batch
+shifted_sum_over_count = partial(sum_over_count, shift=1)
 
 
-def shifted_mean(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-    logits, labels = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED)
+def shifted_mean(outputs: Any, labels: Tensor, num_items_in_batch: Any) -> Tensor:
+    return F.cross_entropy(*flat(outputs, labels, 1), ignore_index=IGNORED)
 
 
 def trainer_count_dropped(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -190,25 +193,25 @@ def trainer_compute_loss_func(model: nn.Module, batches: list[Batch], repaired: 
 class MeanTrainer(Trainer):
     """A mean of its own, and the count ignored."""
 
-    def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
+    def compute_loss(
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         labels = inputs.pop("labels")
         outputs = model(**inputs)
-        loss = shifted_mean(outputs, labels, None)
+        loss = self.loss(outputs, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+    def loss(self, *given: Any) -> Tensor:
+        return shifted_mean(*given)
 
 
 class HalfMendedTrainer(MeanTrainer):
     loss_is_scaled_for_ga = False  # the Trainer divides by the steps again: a mean of means
 
 
-class SumTrainer(Trainer):
-    def compute_loss(
-        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        labels = inputs.pop("labels")
-        outputs = model(**inputs)
-        loss = shifted_sum_over_count(outputs, labels, num_items_in_batch) * self.accelerator.num_processes
-        return (loss, outputs) if return_outputs else loss
+class SumTrainer(MeanTrainer):
+    def loss(self, *given: Any) -> Tensor:
+        return shifted_sum_over_count(*given) * self.accelerator.num_processes
 
 
 def trainer_subclass(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -240,23 +243,16 @@ def trl_sft(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
     if repaired:
         model.loss_type = "ForCausalLM"
     rows = [row[row != IGNORED].tolist() for batch in batches for row in batch["labels"]]
-    with optimiser(model) as sgd, tempfile.TemporaryDirectory() as folder:
-        run = SFTTrainer(
-            model,
-            SFTConfig(
-                folder,
-                gradient_accumulation_steps=len(batches),
-                per_device_train_batch_size=len(rows) // len(batches),
-                dataset_kwargs={"skip_prepare_dataset": True},
-                bf16=False,
-                gradient_checkpointing=False,
-                **ONE_STEP,
-            ),
-            train_dataset=Dataset.from_dict({"input_ids": rows, "labels": rows}),
-            processing_class=tokenizer(),
-            optimizers=(sgd, ConstantLR(sgd, 1.0)),
-        )
-        go(run)
+    settings: dict[str, Any] = ONE_STEP | {
+        "gradient_accumulation_steps": len(batches),
+        "per_device_train_batch_size": len(rows) // len(batches),
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "bf16": False,
+        "gradient_checkpointing": False,
+    }
+    dataset = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    given = {"train_dataset": dataset, "processing_class": tokenizer()}
+    go(model, SFTTrainer, lambda folder: SFTConfig(folder, **settings), **given)
 
 
 # --- Accelerate --------------------------------------------------------------------------------------------
@@ -347,7 +343,7 @@ class WithCounts:
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
         batches = iter(self.loader)
         while window := list(islice(batches, self.steps)):
-            count = sum(int((shifted_labels(batch) != IGNORED).sum()) for batch in window)
+            count = int(sum(counts_of(window)))
             yield from ((batch, count) for batch in window)
 
 
@@ -376,14 +372,10 @@ class ManualWindows(Automatic):
 
 
 def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int = 1) -> None:
+    extras = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    off: dict[str, Any] = dict.fromkeys(extras, False)
     trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        accumulate_grad_batches=accumulate_grad_batches,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        accelerator="cpu", max_epochs=1, accumulate_grad_batches=accumulate_grad_batches, **off
     )
     if HAND_OVER:
         raise Handed((trainer, module), list(loader))
@@ -453,7 +445,7 @@ def litgpt(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
     """litgpt/finetune/full.py, with Fabric; its loss divides by the micro-batch's targets, at least by 1."""
     fabric = Fabric(accelerator="cpu", devices=1)
     steps = len(batches)
-    counts = [(shifted_labels(batch) != IGNORED).sum() for batch in batches]
+    counts = counts_of(batches)
     with optimiser(model) as sgd:
         wrapped, opt = fabric.setup(model, sgd)
         for k, batch in enumerate(batches):
@@ -470,7 +462,7 @@ def data_parallel(model: nn.Module, batches: list[Batch], repaired: bool, own: b
 
     With `own`, half mended: every rank divides by the count of its own window.
     """
-    steps, count = len(batches), sum((shifted_labels(batch) != IGNORED).sum() for batch in batches)
+    steps, count = len(batches), sum(counts_of(batches))
     if repaired:
         for window in xent.torch.accumulate(batches, steps, targets=shifted_labels):
             for micro in window:
@@ -479,10 +471,8 @@ def data_parallel(model: nn.Module, batches: list[Batch], repaired: bool, own: b
     else:
         for k, batch in enumerate(batches):
             with synchronised(model, k == steps - 1):
-                loss = (
-                    cross_entropy(model, batch, "sum") / count if own else cross_entropy(model, batch) / steps
-                )
-                loss.backward()
+                loss = cross_entropy(model, batch, "sum" if own else "mean")
+                (loss / (count if own else steps)).backward()
 
 
 def synchronised(model: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:

@@ -58,7 +58,7 @@ def looped(arm: str, batch: list[Any], micro: list[Any], mean: float, loss: Any)
 def test_the_weights_are_a_loop_over_micro_batches(speeches: list[Tensor], arm: str) -> None:
     model, batch = transformer().double(), speeches[:128]
     weight = run.weights(np.array([len(s) for s in batch]), arm, 7.5)
-    run.backward(lambda chunk: run.speech_losses(model, [batch[i] for i in chunk]), batch, weight)
+    run.backward(model, batch, weight)
     emulated = gradient(model)
     size = 16 if arm == "bucketed" else 1 if arm == "constant" else int(arm[2:])
     ordered = sorted(batch, key=len) if arm == "bucketed" else batch
@@ -115,7 +115,7 @@ def test_samples_have_the_lengths_that_the_model_gives_them() -> None:
     with torch.no_grad():
         model.head.weight.zero_()
         model.head.bias.copy_(torch.tensor([0.0, math.log(3)]))
-    drawn = run.sample_lengths(model, torch.zeros(4000, 1, dtype=torch.long), 0, shared.Settings(width=8))
+    drawn = run.sample_lengths(model, 0, shared.Settings(width=8, samples=4000))
     # Four standard errors: sd is sqrt(12).
     assert len(drawn) == 4000 and abs(drawn.mean() - 4) < 4 * math.sqrt(12 / 4000)
     assert abs((drawn == 1).mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 4000)
@@ -146,17 +146,17 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path) -> None:
         return {"curve": [{"own": 9.0}, {"own": abs(rate - (0.016 if arm == "B=4" else 0.008))}]}
 
     settings = shared.Settings()
-    run.work(run.ARMS, 1, tmp_path, settings, one)
+    run.work(1, tmp_path, settings, one)
     arms, grid = len(run.ARMS), len(settings.rates)
     assert len(made) == len(set(made)) == arms * (grid + 1)
     assert ("B=4", 0, 0.016) in made and ("constant", 0, 0.008) in made
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
     (tmp_path / "runs.jsonl").write_text("\n".join(lines[:-3]) + "\n")
     made.clear()
-    run.work(run.ARMS, 1, tmp_path, settings, one)
-    record = run.assemble(run.ARMS, tmp_path, settings, ngrams=[1.0])
+    run.work(1, tmp_path, settings, one)
+    record = run.assemble(tmp_path, settings)
     assert len(made) == 3 and [r["arm"] for r in record["runs"]] == list(run.ARMS)
-    assert len(record["tuning"]) == arms * grid and record["ngrams"] == [1.0]
+    assert len(record["tuning"]) == arms * grid
 
 
 def test_the_predictions_follow_from_the_lengths() -> None:

@@ -24,7 +24,7 @@ ALL = [exercises.get(name) for name in exercises.names()]
 MISTAKES = [
     pytest.param(exercise, message, function, id=f"{exercise.slug}-{i}")
     for exercise in ALL
-    for i, (message, function) in enumerate(exercise.wrong())
+    for i, (message, function) in enumerate(exercise.mistakes)
 ]
 
 
@@ -84,7 +84,7 @@ def test_each_mistake_is_recognised_by_its_own_message(
 @each_exercise
 def test_the_inputs_tell_the_reference_and_all_mistakes_apart(exercise: Exercise) -> None:
     named = [("the reference", exercise.reference)]
-    named += exercise.wrong()
+    named += exercise.mistakes
     values = [(name, _check._outcomes(exercise, function, len(exercise.cases()))) for name, function in named]
     for i, (name, mine) in enumerate(values):
         for other, theirs in values[i + 1 :]:
@@ -100,7 +100,7 @@ def test_the_inputs_tell_the_reference_and_all_mistakes_apart(exercise: Exercise
 def test_an_exercise_is_well_formed(exercise: Exercise) -> None:
     assert exercise.mistakes, "an exercise recognises at least one mistake"
     assert exercise.rtol > 0 or exercise.atol > 0
-    assert all(not message.endswith(".") for message in exercise.mistakes), "check adds the full stop"
+    assert all(not message.endswith(".") for message, _ in exercise.mistakes), "check adds the full stop"
     first, second = exercise.cases(), exercise.cases()
     assert first and all(map(_check._same, first, second)), "inputs() differs from call to call"
     for case in first:
@@ -224,24 +224,15 @@ def test_a_large_logit_with_a_target_between_0_and_1(real: str) -> None:
 
 
 DOUBLE = Exercise(
-    slug="double",
-    reference=lambda x: 2.0 * x,
-    inputs=lambda: [(np.array([1.0, 2.0, 3.0]),), (np.zeros((2, 2)),), (np.arange(100.0),)],
-    rtol=1e-12,
-    mistakes={"this looks like a square": lambda x: x * x},
-)
-QUARTER = Exercise(
-    slug="quarter",
-    reference=lambda: 0.25,
-    rtol=1e-12,
-    mistakes={"this looks like a half": lambda: 0.5},
-)
-PAIR = Exercise(
-    slug="pair",
-    reference=lambda x: (2.0 * x, x > 0),
-    inputs=lambda: [(np.array([1.0, -2.0]),)],
+    "double",
+    lambda x: 2.0 * x,
+    lambda: [(np.array([1.0, 2.0, 3.0]),), (np.zeros((2, 2)),), (np.arange(100.0),)],
+    "this looks like a square",
+    lambda x: x * x,
     rtol=1e-12,
 )
+QUARTER = Exercise("quarter", lambda: 0.25, None, "this looks like a half", lambda: 0.5, rtol=1e-12)
+PAIR = Exercise("pair", lambda x: (2.0 * x, x > 0), lambda: [(np.array([1.0, -2.0]),)], rtol=1e-12)
 
 
 @pytest.fixture(autouse=True)

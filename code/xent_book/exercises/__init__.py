@@ -20,9 +20,9 @@ tuple called ``EXERCISES``; that is all the registration there is. An `Exercise`
   arguments that computes it;
 - ``inputs``, a function that returns the argument tuples to try, the same ones at every call (seed what
   is random); leave it out where a value is asked for;
-- ``rtol`` or ``atol`` where the default is too strict or too wide, and a comment that says why;
-- ``mistakes``: a table of the sentence to say and the function that gets it wrong that way. If the same
-  mistake can come out as different numbers (nan in one writing, inf in another), give all of them.
+- the mistakes: a sentence to say, then the function that gets it wrong that way. If the same mistake can
+  come out as different numbers (nan in one writing, inf in another), give all of them;
+- ``rtol`` or ``atol`` where the default is too strict or too wide, and a comment that says why.
 
 An answer is compared with the reference first, then with each mistake. So the inputs have to tell all of
 them apart: ``tests/xent_book/test_exercises.py`` checks this for each exercise it finds here.

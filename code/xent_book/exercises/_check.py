@@ -7,8 +7,8 @@ import difflib
 import importlib
 import pkgutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -21,7 +21,6 @@ Parts: TypeAlias = "list[Array]"
 Function: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True)
 class Exercise:
     """An exercise: the right answer, inputs to try it on, and the known wrong answers.
 
@@ -33,33 +32,35 @@ class Exercise:
         The right function; without arguments if the exercise asks for a value.
     inputs : callable, optional
         Returns the argument tuples to try, the same at each call. Without it, a value is asked for.
+    *told : str or callable
+        What to tell the reader, such as "this looks like a missing T**2", before one or more functions that are wrong
+        in this way. One that raises an exception on some input is recognised by the exception's type, and by its
+        values up to there.
     rtol, atol : float
         An answer is right if ``|answer - reference| <= atol + rtol * |reference|`` everywhere. The default leaves
         room for every way to write a formula in float64.
-    mistakes : dict
-        What to tell the reader, such as "this looks like a missing T**2", of one or more functions that are wrong
-        in this way. One that raises an exception on some input is recognised by the exception's type, and by its
-        values up to there.
     """
 
-    slug: str
-    reference: Function
-    inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None
-    rtol: float = 1e-9
-    atol: float = 0.0
-    mistakes: Mapping[str, Function | tuple[Function, ...]] = field(default_factory=dict)
+    def __init__(
+        self,
+        slug: str,
+        reference: Function,
+        inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None,
+        *told: str | Function,
+        rtol: float = 1e-9,
+        atol: float = 0.0,
+    ) -> None:
+        self.slug, self.reference, self.inputs, self.rtol, self.atol = slug, reference, inputs, rtol, atol
+        self.mistakes: list[tuple[str, Function]] = []  # what to say, and a wrong answer
+        for entry in told:
+            if isinstance(entry, str):
+                message = entry
+            else:
+                self.mistakes.append((message, entry))
 
     def cases(self) -> list[tuple[Any, ...]]:
         """The argument tuples to try; a single empty one if a value is asked for."""
         return [()] if self.inputs is None else list(self.inputs())
-
-    def wrong(self) -> list[tuple[str, Function]]:
-        """Each known wrong answer, with what to say of it."""
-        return [
-            (message, function)
-            for message, functions in self.mistakes.items()
-            for function in (functions if isinstance(functions, tuple) else (functions,))
-        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,13 +93,10 @@ def _registry() -> dict[str, Exercise]:
     """All exercises by slug, collected from this package's modules on first use."""
     package = importlib.import_module("xent_book.exercises")
     found: dict[str, Exercise] = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        if module.startswith("_"):
-            continue
+    for module in (info.name for info in pkgutil.iter_modules(package.__path__) if info.name[0] != "_"):
         for exercise in importlib.import_module(f"xent_book.exercises.{module}").EXERCISES:
-            if exercise.slug in found:
+            if found.setdefault(exercise.slug, exercise) is not exercise:
                 raise ValueError(f"two exercises are called {exercise.slug!r}")
-            found[exercise.slug] = exercise
     return dict(sorted(found.items()))
 
 
@@ -168,20 +166,20 @@ def _parts(answer: Any) -> Parts:
     return [array]
 
 
-def _close(exercise: Exercise, got: Parts, want: Parts) -> bool:
-    """Whether two answers agree, in shape and kind too."""
-
-    def close(a: Array, b: Array) -> bool:
-        like = a.shape == b.shape and (a.dtype.kind == "b") == (b.dtype.kind == "b")
-        return like and bool(_agree(exercise, a, b).all())
-
-    return len(got) == len(want) and all(map(close, got, want))
-
-
 def _agree(exercise: Exercise, a: Array, b: Array) -> Array:
     """Elementwise agreement within the exercise's tolerance; nan agrees with nan."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     return np.asarray(np.isclose(a, b, exercise.rtol, exercise.atol, equal_nan=True))
+
+
+def _alike(exercise: Exercise, got: Any, want: Any) -> bool:
+    """Whether two outcomes agree: exceptions' types, or arrays, in shape and kind too."""
+    if isinstance(got, type) or isinstance(want, type):
+        return got is want
+    return len(got) == len(want) and all(
+        a.shape == b.shape and (a.dtype.kind == "b") == (b.dtype.kind == "b") and _agree(exercise, a, b).all()
+        for a, b in zip(got, want, strict=True)
+    )
 
 
 def _short(value: Any) -> str:
@@ -235,14 +233,9 @@ def _outcomes(exercise: Exercise, function: Callable[..., Any], count: int) -> l
     return outcomes
 
 
-def _alike(exercise: Exercise, a: Any, b: Any) -> bool:
-    """Whether two outcomes agree."""
-    return a is b if isinstance(a, type) or isinstance(b, type) else _close(exercise, a, b)
-
-
 def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
     """Name the mistake whose outcomes these are."""
-    for message, function in exercise.wrong():
+    for message, function in exercise.mistakes:
         looks = _outcomes(exercise, function, len(got))
         if len(looks) == len(got) and all(map(partial(_alike, exercise), got, looks)):
             return f"{message}."
@@ -253,11 +246,9 @@ def _common_mistake(exercise: Exercise, cases: list[Any], got: list[Parts], want
     """Name a mistake that any exercise may meet; of a single value this would give the answer away."""
     if exercise.inputs is None:
         return None
-    known = _common.name_it(got, want, cases, lambda a, b: _close(exercise, [a], [b]))
-    if known:
+    if known := _common.name_it(got, want, cases, lambda a, b: _alike(exercise, [a], [b])):
         return f"{known}."
-    error = _common.nearly(got, want)
-    if error is None:
+    if (error := _common.nearly(got, want)) is None:
         return None
     allowed = f"{exercise.rtol:.0e}" if exercise.rtol else f"{exercise.atol:.0e} in absolute terms"
     return (
@@ -355,9 +346,7 @@ def check(slug: str, answer: Any) -> Result:
     """
     exercise = get(slug)
 
-    def wrong(message: str) -> Result:
-        return Result(False, message)
-
+    wrong = partial(Result, False)
     if answer is None or answer is Ellipsis:
         stub = "function is not written" if exercise.inputs else "value is not filled in"
         return wrong(f"the stub is still there: your {stub} yet.")
@@ -366,7 +355,7 @@ def check(slug: str, answer: Any) -> Result:
     if exercise.inputs and not callable(answer):
         return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
 
-    cases = exercise.cases()
+    cases, alike = exercise.cases(), partial(_alike, exercise)
     want = [_parts(_quietly(exercise.reference, copy.deepcopy(arguments))) for arguments in cases]
     got: list[Parts] = []
     changed: tuple[Any, ...] | None = None
@@ -378,8 +367,7 @@ def check(slug: str, answer: Any) -> Result:
         except NotImplementedError:
             return wrong("the stub is still there: your function is not written yet.")
         except (Exception, SystemExit) as error:
-            known = _recognise(exercise, [*got, type(error)])
-            if known:
+            if known := _recognise(exercise, [*got, type(error)]):
                 return wrong(known)
             # A reader's function may raise anything; its type and first line say more than a traceback.
             text = _first_line(error)
@@ -399,7 +387,7 @@ def check(slug: str, answer: Any) -> Result:
         except _Unreadable as error:
             return wrong(f"expected numbers, got {error}{where}.")
 
-    if all(map(lambda a, b: _close(exercise, a, b), got, want)):
+    if all(map(alike, got, want)):
         if changed is not None:
             where = _call_text(exercise, changed)
             return wrong(f"the values are right, but your function changes its argument in place{where}.")
@@ -408,10 +396,9 @@ def check(slug: str, answer: Any) -> Result:
         inputs = "the input" if len(cases) == 1 else f"all {len(cases)} inputs"
         return Result(True, f"{slug} agrees with the reference on {inputs}.")
 
-    known = _recognise(exercise, got) or _common_mistake(exercise, cases, got, want)
-    if known:
+    if known := _recognise(exercise, got) or _common_mistake(exercise, cases, got, want):
         return wrong(known)
 
     note = " Your function also changes its argument in place." if changed is not None else ""
-    first = next(case for case in zip(cases, got, want, strict=True) if not _close(exercise, *case[1:]))
+    first = next(case for case in zip(cases, got, want, strict=True) if not alike(*case[1:]))
     return wrong(_difference(exercise, *first) + note)

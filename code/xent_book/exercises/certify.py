@@ -1,4 +1,4 @@
-"""Exercises of chapter 06: read a clip, judge a loss."""
+"""Exercises of chapter 06: predict what a library returns, read a clip, judge a loss."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from xent_book.exercises.binary import _bce, _sigmoid
 BinaryLoss = Callable[[Array, Array], Any]
 
 
-def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
-    return float((loss_b - loss_a) / np.log(eps_a / eps_b))
+def _clipped(p: Array, eps: float = 1e-7) -> Array:
+    return np.asarray(np.clip(p, eps, 1 - eps))
 
 
 @dataclass(frozen=True)
@@ -109,47 +109,34 @@ MILD = np.abs(LOGITS) < 15
 EXERCISES = (
     Exercise(
         "certify-share",
-        _share,
+        lambda loss_a, eps_a, loss_b, eps_b: (loss_b - loss_a) / np.log(eps_a / eps_b),
         lambda: [(0.28, 1e-7, 0.61, 1e-15), (0.5, 1e-7, 0.9, 2.0**-52), (2.0, 1e-15, 0.4, 1e-3)],
-        mistakes={
-            "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)": (
-                lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))
-            ),
-            "rows that are not clipped cost something as well: subtract": (
-                lambda a, eps_a, b, eps_b: a / -np.log(eps_a)
-            ),
-        },
+        "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)",
+        lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10)),
+        "rows that are not clipped cost something as well: subtract",
+        lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
     ),
     Exercise(
         "certify-binary",
         judge_with(LOGITS, TARGETS),
         _candidates,
+        "this accepts everything",
+        lambda loss: True,
+        "this refuses a right loss: right losses need not agree beyond the twelfth digit",
+        *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (0.0, 1e-15, 1e-13)),
+        judge_with(LOGITS, TARGETS, rtol=0.0, atol=1e-12),
+        "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600",
+        judge_with(LOGITS[MILD], TARGETS[MILD]),
+        "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0",
+        *(judge_with(LOGITS, TARGETS, rtol=1e-5, atol=atol) for atol in (1e-8, 1e-12)),
+        *(judge_with(LOGITS, TARGETS, atol=atol) for atol in (1e-8, 1e-12, 1e-15, 1e-17)),
+        "the relative tolerance is too wide: a loss with nine right digits passes, or with fewer",
+        *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-9, 1e-7, 1e-5, 1e-4, 0.01, 0.3)),
+        "the shape is not compared: a loss for each example has the shape of the logits",
+        judge_with(LOGITS, TARGETS, flat=True),
+        lambda loss: bool(np.allclose(loss(LOGITS, TARGETS), _bce(LOGITS, TARGETS), rtol=1e-12, atol=0)),
+        "hard targets only: a loss that rounds its targets passes",
+        judge_with(LOGITS[HARD], TARGETS[HARD]),
         atol=1e-9,  # the answers are true and false
-        mistakes={
-            "this accepts everything": (lambda loss: True),
-            "this refuses a right loss: right losses need not agree beyond the twelfth digit": (
-                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (0.0, 1e-15, 1e-13)),
-                judge_with(LOGITS, TARGETS, rtol=0.0, atol=1e-12),
-            ),
-            "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600": (
-                judge_with(LOGITS[MILD], TARGETS[MILD])
-            ),
-            "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
-                *(judge_with(LOGITS, TARGETS, rtol=1e-5, atol=atol) for atol in (1e-8, 1e-12)),
-                *(judge_with(LOGITS, TARGETS, atol=atol) for atol in (1e-8, 1e-12, 1e-15, 1e-17)),
-            ),
-            "the relative tolerance is too wide: a loss with nine right digits passes, or with fewer": (
-                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-9, 1e-7, 1e-5, 1e-4, 0.01, 0.3)),
-            ),
-            "the shape is not compared: a loss for each example has the shape of the logits": (
-                judge_with(LOGITS, TARGETS, flat=True),
-                lambda loss: bool(
-                    np.allclose(loss(LOGITS, TARGETS), _bce(LOGITS, TARGETS), rtol=1e-12, atol=0)
-                ),
-            ),
-            "hard targets only: a loss that rounds its targets passes": (
-                judge_with(LOGITS[HARD], TARGETS[HARD])
-            ),
-        },
     ),
 )

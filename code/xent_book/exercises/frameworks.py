@@ -64,53 +64,37 @@ EXERCISES = (
         "three-means",
         _means,
         _means_inputs,
-        mistakes={
-            "the last is no weighted mean: the mean of a 1-D batch is taken before the weights come": (
-                lambda x, w: (*_means(x, w)[:2], (w * x).mean())
-            ),
-            "the first two are swapped: PyTorch divides by the sum of weights, Keras by N": (
-                lambda x, w: (*_means(x, w)[1::-1], _means(x, w)[2])
-            ),
-            "the last forgets the weights: the mean of the losses is multiplied by the mean weight": (
-                lambda x, w: (*_means(x, w)[:2], x.mean())
-            ),
-        },
+        "the last is no weighted mean: the mean of a 1-D batch is taken before the weights come",
+        lambda x, w: (*_means(x, w)[:2], (w * x).mean()),
+        "the first two are swapped: PyTorch divides by the sum of weights, Keras by N",
+        lambda x, w: (*_means(x, w)[1::-1], _means(x, w)[2]),
+        "the last forgets the weights: the mean of the losses is multiplied by the mean weight",
+        lambda x, w: (*_means(x, w)[:2], x.mean()),
     ),
     Exercise(
         "ignored-nan",
         _repaired,
         _ignored_inputs,
+        "a nan times zero is nan: leave the rows out instead of multiplying",
+        _times_zero,
+        "a row with the label -100 gets zeros, not the gradient of another label",
+        lambda z, y: (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum(),
+        "this divides by all rows, not by those that count",
+        lambda z, y: _repaired(z, y) * (y != -100).mean(),
+        "this is the gradient of the sum: divide by the number of rows that count",
+        lambda z, y: _repaired(z, y) * (y != -100).sum(),
         atol=1e-12,  # a softmax in float64
-        mistakes={
-            "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
-            "a row with the label -100 gets zeros, not the gradient of another label": (
-                lambda z, y: (
-                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
-                )
-            ),
-            "this divides by all rows, not by those that count": (
-                lambda z, y: _repaired(z, y) * (y != -100).mean()
-            ),
-            "this is the gradient of the sum: divide by the number of rows that count": (
-                lambda z, y: _repaired(z, y) * (y != -100).sum()
-            ),
-        },
     ),
     Exercise(
         "double-softmax-belief",
         _belief,
         _belief_inputs,
+        "exp(-loss) is the second softmax's probability: the first one's is a logit inside it",
+        lambda loss, classes: np.exp(-loss),
+        "the other classes share 1 - p: their logits are (1 - p) / (K - 1)",
+        lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1)),
+        "the others are K - 1 classes, not K",
+        lambda loss, classes: (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes,
         atol=1e-9,  # a difference of logarithms, thousandfold for a thousand classes
-        mistakes={
-            "exp(-loss) is the second softmax's probability: the first one's is a logit inside it": (
-                lambda loss, classes: np.exp(-loss)
-            ),
-            "the other classes share 1 - p: their logits are (1 - p) / (K - 1)": (
-                lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1))
-            ),
-            "the others are K - 1 classes, not K": lambda loss, classes: (
-                (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes
-            ),
-        },
     ),
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from xent import softmax
 from xent_book.exercises._check import Array, Exercise
+from xent_book.exercises.multiclass import _softmax
 
 
 def _lengths_inputs() -> list[tuple[Any, ...]]:
@@ -23,10 +24,6 @@ def _lengths_inputs() -> list[tuple[Any, ...]]:
 
 def _length(rows: Any) -> Array:
     return np.asarray(np.linalg.norm(rows, axis=1))
-
-
-def _overflowing(z: Array) -> Array:
-    return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 
 def _slopes(w: Array, b: Array, x: Array, y: Array, p: Any = softmax) -> Array:
@@ -54,46 +51,39 @@ def _leak(dw: Array, db: Array) -> tuple[Array, int]:
     return dw[y] / db[y], y
 
 
+def _read(w: Array, x: Array, rows: Array) -> Array:
+    """Each row added where its token's vector was read."""
+    return np.asarray(np.eye(len(w))[x].T @ rows)
+
+
 EXERCISES = (
     Exercise(
         "grad-lengths",
         _lengths,
         _lengths_inputs,
+        "the bias is missing in the gradient: it adds the squared length of p - t",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x),
+        "this adds the length in W and the length in b: add their squares, and take the root",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1),
+        "this is the length in the logits alone: each of their slopes meets each feature",
+        lambda w, b, x, y: _length(_slopes(w, b, x, y)),
+        "the -1 of the label is missing: the slope in the logits is p - t",
+        lambda w, b, x, y: _length(softmax(x @ w.T + b)) * np.sqrt((x**2).sum(axis=1) + 1),
+        "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
+        lambda w, b, x, y: _lengths(w, b, x, y, _softmax),
         atol=1e-12,
-        mistakes={
-            "the bias is missing in the gradient: it adds the squared length of p - t": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x)
-            ),
-            "this adds the length in W and the length in b: add their squares, and take the root": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1)
-            ),
-            "this is the length in the logits alone: each of their slopes meets each feature": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y))
-            ),
-            "the -1 of the label is missing: the slope in the logits is p - t": (
-                lambda w, b, x, y: _length(softmax(x @ w.T + b)) * np.sqrt((x**2).sum(axis=1) + 1)
-            ),
-            "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
-                lambda w, b, x, y: _lengths(w, b, x, y, _overflowing)
-            ),
-        },
     ),
     Exercise(
         "grad-leak",
         _leak,
         _leak_inputs,
+        "the largest entry of p - t is that of a wrong class: the label's is the negative one",
+        lambda dw, db: (_leak(dw, db)[0], db.argmax()),
+        lambda dw, db: (_leak(dw, db)[0], abs(db).argmax()),
+        "row y of dW is the features times the slope of their logit: divide by it, which db holds",
+        lambda dw, db: (dw[db.argmin()], db.argmin()),
+        "0 / 0 is nan where a probability has become 0: use the row of the label",
+        lambda dw, db: (dw[0] / db[0], db.argmin()),
         atol=1e-12,
-        mistakes={
-            "the largest entry of p - t is that of a wrong class: the label's is the negative one": (
-                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
-                lambda dw, db: (_leak(dw, db)[0], abs(db).argmax()),
-            ),
-            "row y of dW is the features times the slope of their logit: divide by it, which db holds": (
-                lambda dw, db: (dw[db.argmin()], db.argmin())
-            ),
-            "0 / 0 is nan where a probability has become 0: use the row of the label": (
-                lambda dw, db: (dw[0] / db[0], db.argmin())
-            ),
-        },
     ),
 )

@@ -118,67 +118,48 @@ EXERCISES = (
         "shared-key",
         _lost_with(_bits),
         _keys,
+        "a share of zero gives 0 * log 0: nan in floating point, 0 in the limit",
+        _lost_with(lambda p: -(p * np.log2(p)).sum()),
+        "the weight is missing: the key is pressed with the probability of both letters together",
+        lambda p, i, j: (
+            _surprise(p[i] / (p[i] + p[j])) + _surprise(p[j] / (p[i] + p[j])) if p[i] + p[j] else 0.0
+        ),
+        lambda p, i, j: _bits(p[[i, j]] / p[[i, j]].sum()),
+        "this is what a press of the shared key tells: the two letters told more",
+        lambda p, i, j: _surprise(p[i] + p[j]),
+        "the shared key still tells something: its own surprise has to be subtracted",
+        lambda p, i, j: _surprise(p[i]) + _surprise(p[j]),
+        "this is the entropy that is left: the loss is the entropy before minus this",
+        lambda p, i, j: _bits(_merged(p, i, j)),
+        "one bit at each press of the key is the most that can be lost, by equally frequent letters",
+        lambda p, i, j: p[i] + p[j],
         atol=1e-12,  # two entropies of a few bits, and their difference
-        mistakes={
-            "a share of zero gives 0 * log 0: nan in floating point, 0 in the limit": (
-                _lost_with(lambda p: -(p * np.log2(p)).sum())
-            ),
-            "the weight is missing: the key is pressed with the probability of both letters together": (
-                lambda p, i, j: (
-                    _surprise(p[i] / (p[i] + p[j])) + _surprise(p[j] / (p[i] + p[j])) if p[i] + p[j] else 0.0
-                ),
-                lambda p, i, j: _bits(p[[i, j]] / p[[i, j]].sum()),
-            ),
-            "this is what a press of the shared key tells: the two letters told more": (
-                lambda p, i, j: _surprise(p[i] + p[j])
-            ),
-            "the shared key still tells something: its own surprise has to be subtracted": (
-                lambda p, i, j: _surprise(p[i]) + _surprise(p[j])
-            ),
-            "this is the entropy that is left: the loss is the entropy before minus this": (
-                lambda p, i, j: _bits(_merged(p, i, j))
-            ),
-            "one bit at each press of the key is the most that can be lost, by equally frequent letters": (
-                lambda p, i, j: p[i] + p[j]
-            ),
-        },
     ),
     Exercise(
         "paired-losses",
         _compare,
         _paired,
-        mistakes={
-            "examples that are hard for both models cancel here: take the spread of the differences": (
-                lambda a, b: ((a - b).mean(), np.hypot(_error(a), _error(b)))
-            ),
-            "this is the spread of one difference: that of their mean is smaller by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))
-            ),
-            "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)": (
-                lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a)))
-            ),
-        },
+        "examples that are hard for both models cancel here: take the spread of the differences",
+        lambda a, b: ((a - b).mean(), np.hypot(_error(a), _error(b))),
+        "this is the spread of one difference: that of their mean is smaller by sqrt(n)",
+        lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
+        "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)",
+        lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a))),
     ),
     Exercise(
         "kl-directions",
         _closest,
         _candidates,
+        "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest",
+        _both_ways(_naive),
+        "both indices are those of one direction",
+        lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
+        lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
+        "this compares cross-entropies: the entropy of Q differs from row to row, so subtract it",
+        lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c)),
+        "an infinite divergence has become finite (by an epsilon?), and a row that excludes what happens wins",
+        *(_both_ways(partial(_shifted, eps=10.0**-k)) for k in (6, 9, 12, 16, 30, 300)),
+        _both_ways(_left_out),
         atol=1e-9,  # the answers are whole numbers
-        mistakes={
-            "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest": (
-                _both_ways(_naive)
-            ),
-            "both indices are those of one direction": (
-                lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
-                lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
-            ),
-            "this compares cross-entropies: the entropy of Q differs from row to row, so subtract it": (
-                lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c))
-            ),
-            "an infinite divergence has become finite (by an epsilon?), and a row that excludes what happens wins": (
-                *(_both_ways(partial(_shifted, eps=10.0**-k)) for k in (6, 9, 12, 16, 30, 300)),
-                _both_ways(_left_out),
-            ),
-        },
     ),
 )

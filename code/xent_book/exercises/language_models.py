@@ -62,25 +62,23 @@ def _spread(logits: Array, kept: Array, index: Array) -> float:
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
+def _learnt(p: Array, w: Array, share: float) -> Any:
+    return share * p * w / (p @ w) + (1 - share) * p
+
+
 EXERCISES = (
     Exercise(
         "lm-reverse-kl",
         _reverse_kl,
         _reverse_kl_inputs,
-        mistakes={
-            "this is KL(P||Q), the forward divergence: swap the roles": lambda p0, p, q0, q: _reverse_kl(
-                q0, q, p0, p
-            ),
-            "the prefixes come from P here: the visits of Q count": (
-                lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p)
-            ),
-            "the first token is missing: its distributions differ too": lambda p0, p, q0, q: (
-                _visits(q0, q) @ kl_divergence(q, p)
-            ),
-            "every row counts once here: weigh each by the visits to its letter": lambda p0, p, q0, q: (
-                kl_divergence(q0, p0) + kl_divergence(q, p).sum()
-            ),
-        },
+        "this is KL(P||Q), the forward divergence: swap the roles",
+        lambda p0, p, q0, q: _reverse_kl(q0, q, p0, p),
+        "the prefixes come from P here: the visits of Q count",
+        lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p),
+        "the first token is missing: its distributions differ too",
+        lambda p0, p, q0, q: _visits(q0, q) @ kl_divergence(q, p),
+        "every row counts once here: weigh each by the visits to its letter",
+        lambda p0, p, q0, q: kl_divergence(q0, p0) + kl_divergence(q, p).sum(),
     ),
     Exercise(
         "lm-bucket",
@@ -94,28 +92,24 @@ EXERCISES = (
             # Here it is zero in float64, and so is the sum of the probabilities outside; one token is left.
             (np.array([900.0, 899.0, 0.0]), np.array([0.7, 0.2]), np.array([0, 1])),
         ],
+        "the tail is missing: this is the truncated loss, which empties it",
+        _truncated,
+        "the rest is renormalised: that has the minimiser of the truncated loss",
+        lambda z, kept, index: _truncated(z, kept / kept.sum(), index),
+        "log(1 - S_q) cancels when the tail is small: use a log-sum-exp over the tokens outside",
+        _subtracted,
+        "renormalised on both sides: the mass of the student's tail is free",
+        lambda z, kept, index: float(-kept / kept.sum() @ numerics.log_softmax(z[index])),
+        "exponentials vanish or overflow at large logits: use a log-sum-exp of the logits outside",
+        _summed,
+        lambda z, kept, index: _bucket(z, kept, index) if np.exp(z).max() < np.inf else np.nan,
+        "the bucket is one event: add the probabilities outside, then take the log",
+        _spread,
+        "the tail has the wrong sign: its logarithm is subtracted too",
+        lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
+        "this is the divergence: the cross-entropy keeps the teacher's entropy",
+        lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
+        lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
         rtol=1e-10,
-        mistakes={
-            "the tail is missing: this is the truncated loss, which empties it": _truncated,
-            "the rest is renormalised: that has the minimiser of the truncated loss": (
-                lambda z, kept, index: _truncated(z, kept / kept.sum(), index)
-            ),
-            "log(1 - S_q) cancels when the tail is small: use a log-sum-exp over the tokens outside": _subtracted,
-            "renormalised on both sides: the mass of the student's tail is free": (
-                lambda z, kept, index: float(-kept / kept.sum() @ numerics.log_softmax(z[index]))
-            ),
-            "exponentials vanish or overflow at large logits: use a log-sum-exp of the logits outside": (
-                _summed,
-                lambda z, kept, index: _bucket(z, kept, index) if np.exp(z).max() < np.inf else np.nan,
-            ),
-            "the bucket is one event: add the probabilities outside, then take the log": _spread,
-            "the tail has the wrong sign: its logarithm is subtracted too": (
-                lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index)
-            ),
-            "this is the divergence: the cross-entropy keeps the teacher's entropy": (
-                lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
-                lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
-            ),
-        },
     ),
 )

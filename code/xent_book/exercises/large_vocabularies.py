@@ -55,44 +55,34 @@ EXERCISES = (
         "vocab-merge",
         _merge,
         _merge_inputs,
+        "two empty blocks leave -inf minus -inf: return the empty state before you subtract",
+        _merge_without_guard,
+        "the sums have different maxima: multiply each by exp(old maximum - new maximum)",
+        lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
+        "the first number is the larger of the two maxima, not a log-sum-exp",
+        lambda a, b: np.array([np.logaddexp(a[0], b[0]), a[1] + b[1]]),
+        "the maximum is that of the two states, which may lie below 0",
+        lambda a, b: _merge((0.0, 0.0), _merge(a, b)),
+        lambda a, b: _merge((0.0, 0.0), _merge(a, b)) if a[1] + b[1] else _merge(a, b),
+        "the exponents are turned round: old maximum minus new one, never above zero",
+        lambda a, b: _merge_without_guard(a, b, -1.0),
         rtol=1e-12,
-        mistakes={
-            "two empty blocks leave -inf minus -inf: return the empty state before you subtract": _merge_without_guard,
-            "the sums have different maxima: multiply each by exp(old maximum - new maximum)": (
-                lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])
-            ),
-            "the first number is the larger of the two maxima, not a log-sum-exp": (
-                lambda a, b: np.array([np.logaddexp(a[0], b[0]), a[1] + b[1]])
-            ),
-            "the maximum is that of the two states, which may lie below 0": (
-                lambda a, b: _merge((0.0, 0.0), _merge(a, b)),
-                lambda a, b: _merge((0.0, 0.0), _merge(a, b)) if a[1] + b[1] else _merge(a, b),
-            ),
-            "the exponents are turned round: old maximum minus new one, never above zero": (
-                lambda a, b: _merge_without_guard(a, b, -1.0)
-            ),
-        },
     ),
     Exercise(
         "vocab-zgradient",
         _z_gradient,
         _z_gradient_inputs,
+        "exp overflows: take the softmax and log Z of logits less their maximum, and add it to log Z",
+        _z_by_exponentials,
+        lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * np.log(np.exp(z).sum()) * softmax(z),
+        "the 2 of the square is missing",
+        lambda z, y, w: _z_gradient(z, y, w / 2),
+        "the inner derivative is missing: log Z has the gradient p",
+        lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z),
+        "the factor log Z is missing: its square has the derivative 2 log Z times p",
+        lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
+        "2 lambda log Z stands on the whole gradient: log Z has the gradient p, without the label",
+        lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z)),
         rtol=1e-12,
-        mistakes={
-            "exp overflows: take the softmax and log Z of logits less their maximum, and add it to log Z": (
-                _z_by_exponentials,
-                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * np.log(np.exp(z).sum()) * softmax(z),
-            ),
-            "the 2 of the square is missing": lambda z, y, w: _z_gradient(z, y, w / 2),
-            "the inner derivative is missing: log Z has the gradient p": lambda z, y, w: (
-                softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z)
-            ),
-            "the factor log Z is missing: its square has the derivative 2 log Z times p": (
-                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z)
-            ),
-            "2 lambda log Z stands on the whole gradient: log Z has the gradient p, without the label": (
-                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z))
-            ),
-        },
     ),
 )

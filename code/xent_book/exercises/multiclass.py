@@ -45,6 +45,7 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
 
 
 def _softmax(z: Array) -> Array:
+    """As it is first written down: exp overflows past 709."""
     return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 
@@ -53,76 +54,58 @@ EXERCISES = (
         "multiclass-nll",
         _nll,
         _nll_inputs,
+        "exp overflows past 709: take the maximum of each row off first",
+        lambda z, y: -np.log(_own(_softmax(z), y)),
+        lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
+        "the shift is right, but the logarithm comes after the division, where a probability may be "
+        "0: log p = z - max - log(sum)",
+        lambda z, y: -np.log(_own(_softmax(_shifted(z)), y)),
+        "one maximum for the whole batch leaves rows far below it a sum of 0: give each row its own",
+        lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y),
+        "the logit of the label is no shift: exp(z - z_y) overflows where another logit is 710 larger",
+        lambda z, y: np.log(np.exp(z - _own(z, y)[:, None]).sum(axis=1)),
+        "a row has its own maximum and its own sum: axis=1, not axis=0",
+        lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0)),
+        lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0), axis=0),
+        lambda z, y: _nll(z, y, axis=0),
+        lambda z, y: _own(np.log(np.exp(z).sum(axis=0)) - z, y),
+        lambda z, y: -np.log(_own(_softmax(_shifted(z.T)).T, y)),
+        "the maximum of each row stands in a column of its own: keepdims=True",
+        lambda z, y: _nll(z, y, lambda z: z - z.max(axis=1)),
+        "the maximum has to be taken off the logit of the label, too, or added back",
+        lambda z, y: _nll(z, y) - z.max(axis=1),
+        "this is the probability of the label: its negative logarithm is missing",
+        lambda z, y: _own(_softmax(_shifted(z)), y),
+        "the sum of the exponentials runs over the whole batch: each row has its own",
+        lambda z, y: np.log(np.exp(_shifted(z)).sum()) - _own(_shifted(z), y),
+        "an epsilon or a clip puts a ceiling on the loss: take the logarithm apart, log p = z - max "
+        "- log(sum)",
+        *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
+        "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label",
+        lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_softmax(_shifted(z)))).sum(axis=1),
         atol=1e-12,  # stable forms agree to a few units in the last place of the logits
-        mistakes={
-            "exp overflows past 709: take the maximum of each row off first": (
-                lambda z, y: -np.log(_own(_softmax(z), y)),
-                lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
-            ),
-            "the shift is right, but the logarithm comes after the division, where a probability may be "
-            "0: log p = z - max - log(sum)": (lambda z, y: -np.log(_own(_softmax(_shifted(z)), y))),
-            "one maximum for the whole batch leaves rows far below it a sum of 0: give each row its own": (
-                lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y)
-            ),
-            "the logit of the label is no shift: exp(z - z_y) overflows where another logit is 710 larger": (
-                lambda z, y: np.log(np.exp(z - _own(z, y)[:, None]).sum(axis=1))
-            ),
-            "a row has its own maximum and its own sum: axis=1, not axis=0": (
-                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0)),
-                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0), axis=0),
-                lambda z, y: _nll(z, y, axis=0),
-                lambda z, y: _own(np.log(np.exp(z).sum(axis=0)) - z, y),
-                lambda z, y: -np.log(_own(_softmax(_shifted(z.T)).T, y)),
-            ),
-            "the maximum of each row stands in a column of its own: keepdims=True": (
-                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=1))
-            ),
-            "the maximum has to be taken off the logit of the label, too, or added back": (
-                lambda z, y: _nll(z, y) - z.max(axis=1)
-            ),
-            "this is the probability of the label: its negative logarithm is missing": (
-                lambda z, y: _own(_softmax(_shifted(z)), y)
-            ),
-            "the sum of the exponentials runs over the whole batch: each row has its own": (
-                lambda z, y: np.log(np.exp(_shifted(z)).sum()) - _own(_shifted(z), y)
-            ),
-            "an epsilon or a clip puts a ceiling on the loss: take the logarithm apart, log p = z - max "
-            "- log(sum)": (*(f for k in range(5, 17) for f in _with_eps(10.0**-k)),),
-            "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label": (
-                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_softmax(_shifted(z)))).sum(axis=1)
-            ),
-        },
     ),
     Exercise(
         "multiclass-errors",
         lambda loss, n: min(n, math.ceil(n * (loss / math.log(2))) - 1),  # a wrong one costs more than log 2
         # None is a whole number of errors, one needs more than 0.693, and the last exceeds the examples.
         lambda: [(0.231, 1000), (0.02, 10), (0.4, 100_000), (1.0, 50), (0.554, 20), (2.5, 40)],
-        mistakes={
-            "there are only N examples: no more than N can be wrong": (
-                lambda loss, n: math.floor(n * (loss / math.log(2)))
-            ),
-            "a number of errors is whole: round down": (
-                lambda loss, n: min(n, n * loss / math.log(2)),
-                lambda loss, n: n * loss / math.log(2),
-            ),
-            "the bound is an upper one: round down": (
-                lambda loss, n: min(n, round(n * loss / math.log(2))),
-                lambda loss, n: math.ceil(n * loss / math.log(2)),
-            ),
-            "a wrong prediction costs at least log 2 whatever K is": (
-                *((lambda loss, n, k=k: min(n, math.floor(n * loss / math.log(k)))) for k in (3, 10, 100)),
-            ),
-            "this is the bound on the share of errors: multiply by the number of examples": (
-                lambda loss, n: loss / math.log(2)
-            ),
-            "exp(-loss) is a mean of probabilities, and no share of right predictions": (
-                *(lambda loss, n, to=to: to(n * (1 - math.exp(-loss))) for to in (float, int, math.ceil)),
-            ),
-            "a wrong prediction costs at least log 2, in nats: this divides by 1": (
-                lambda loss, n: min(n, math.floor(n * loss)),
-                lambda loss, n: math.floor(n * loss),
-            ),
-        },
+        "there are only N examples: no more than N can be wrong",
+        lambda loss, n: math.floor(n * (loss / math.log(2))),
+        "a number of errors is whole: round down",
+        lambda loss, n: min(n, n * loss / math.log(2)),
+        lambda loss, n: n * loss / math.log(2),
+        "the bound is an upper one: round down",
+        lambda loss, n: min(n, round(n * loss / math.log(2))),
+        lambda loss, n: math.ceil(n * loss / math.log(2)),
+        "a wrong prediction costs at least log 2 whatever K is",
+        *((lambda loss, n, k=k: min(n, math.floor(n * loss / math.log(k)))) for k in (3, 10, 100)),
+        "this is the bound on the share of errors: multiply by the number of examples",
+        lambda loss, n: loss / math.log(2),
+        "exp(-loss) is a mean of probabilities, and no share of right predictions",
+        *(lambda loss, n, to=to: to(n * (1 - math.exp(-loss))) for to in (float, int, math.ceil)),
+        "a wrong prediction costs at least log 2, in nats: this divides by 1",
+        lambda loss, n: min(n, math.floor(n * loss)),
+        lambda loss, n: math.floor(n * loss),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xent.losses import cross_entropy
-from xent.numerics import log_sum_exp
+from xent.numerics import log_sum_exp, softmax
 from xent_book.exercises._check import Array, Exercise
 
 
@@ -29,11 +29,6 @@ def _log_miss_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _softmax(z: Array) -> Any:
-    e = np.exp(z - z.max())
-    return e / e.sum()
-
-
 def _half_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(6)
     return [(rng.exponential(2.5, size=n).astype(np.float16),) for n in (10, 3_000, 60_000, 100_000)]
@@ -44,57 +39,46 @@ EXERCISES = (
         "log-miss",
         _log_miss,
         _log_miss_inputs,
+        "this subtracts p from 1: nothing is left where p rounds to 1, and few digits where it is small",
+        lambda z, y: np.log(1 - softmax(z)[y]),
+        "this is log1p(-p): where the answer is certain and right p rounds to 1",
+        lambda z, y: np.log1p(-softmax(z)[y]),
+        "for a certain and wrong answer the probabilities of the others add up to 1, and p_y is lost",
+        lambda z, y: np.log(np.delete(softmax(z), y).sum()),
+        "for a certain and wrong answer two log-sum-exps are equal: use that of the others, its gap "
+        "from z_y and log1p",
+        lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z),
+        "this overflows for large logits: shift by the maximum first",
+        lambda z, y: np.log(np.delete(np.exp(z), y).sum() / np.exp(z).sum()),
+        "this is the loss, or log p_y: the logarithm of 1 - p_y is meant",
+        lambda z, y: cross_entropy(z, y),
+        lambda z, y: -cross_entropy(z, y),
+        "log p_y rounds to 0 for a certain and right answer: start from the logits",
+        lambda z, y: np.log(-np.expm1(-cross_entropy(z, y))),
+        "exp(gap) overflows for a large gap",
+        lambda z, y: -np.log1p(np.exp(z[y] - log_sum_exp(np.delete(z, y)))),
         rtol=1e-12,  # the rounding of logits near 50, in float64
-        mistakes={
-            "this subtracts p from 1: nothing is left where p rounds to 1, and few digits where it is "
-            "small": (lambda z, y: np.log(1 - _softmax(z)[y])),
-            "this is log1p(-p): where the answer is certain and right p rounds to 1": (
-                lambda z, y: np.log1p(-_softmax(z)[y])
-            ),
-            "for a certain and wrong answer the probabilities of the others add up to 1, and p_y is lost": (
-                lambda z, y: np.log(np.delete(_softmax(z), y).sum())
-            ),
-            "for a certain and wrong answer two log-sum-exps are equal: use that of the others, its gap "
-            "from z_y and log1p": (lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z)),
-            "this overflows for large logits: shift by the maximum first": (
-                lambda z, y: np.log(np.delete(np.exp(z), y).sum() / np.exp(z).sum())
-            ),
-            "this is the loss, or log p_y: the logarithm of 1 - p_y is meant": (
-                lambda z, y: cross_entropy(z, y),
-                lambda z, y: -cross_entropy(z, y),
-            ),
-            "log p_y rounds to 0 for a certain and right answer: start from the logits": (
-                lambda z, y: np.log(-np.expm1(-cross_entropy(z, y)))
-            ),
-            "exp(gap) overflows for a large gap": (
-                lambda z, y: -np.log1p(np.exp(z[y] - log_sum_exp(np.delete(z, y))))
-            ),
-        },
     ),
     Exercise(
         "half-mean",
         lambda losses: float(losses.sum(dtype=np.float64) / losses.size),
         _half_inputs,
+        "the sum is still taken in float16: it rounds, and overflows from 65,520 on",
+        lambda losses: float(losses.sum(dtype=np.float16)) / losses.size,
+        "the result has been rounded to three digits, in float16",
+        lambda losses: float(np.float16(losses.mean(dtype=np.float64))),
         rtol=1e-7,  # the seven digits that the exercise asks for
-        mistakes={
-            "the sum is still taken in float16: it rounds, and overflows from 65,520 on": (
-                lambda losses: float(losses.sum(dtype=np.float16)) / losses.size
-            ),
-            "the result has been rounded to three digits, in float16": (
-                lambda losses: float(np.float16(losses.mean(dtype=np.float64)))
-            ),
-        },
     ),
     Exercise(
         "dead-margin",
         lambda: np.log(50_256) + 24 * np.log(2),
+        None,
+        "this is the margin for a single rival: 50,256 of them add up in s",
+        lambda: 24 * np.log(2),
+        "this takes u = 2^-23, the gap between 1 and the next number: rounding errs by half of it",
+        lambda: np.log(50_256) + 23 * np.log(2),
+        "this is the logarithm to base 2: the natural one is meant",
+        lambda: np.log2(50_256) + 24,
         rtol=2e-3,  # a closed form, rounded to three digits or not
-        mistakes={
-            "this is the margin for a single rival: 50,256 of them add up in s": (lambda: 24 * np.log(2)),
-            "this takes u = 2^-23, the gap between 1 and the next number: rounding errs by half of it": (
-                lambda: np.log(50_256) + 23 * np.log(2)
-            ),
-            "this is the logarithm to base 2: the natural one is meant": (lambda: np.log2(50_256) + 24),
-        },
     ),
 )
