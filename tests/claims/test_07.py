@@ -59,7 +59,7 @@ def weighted() -> Iterator[tuple[Array, Array, Array]]:
 
 BY_N = LOSSES @ [1, 3] / 2
 test_who_divides_by_what = claim(
-    "With class weights, PyTorch divides by the sum of weights",
+    "With class weights, PyTorch divides by the sum of the weights",
     on=[
         ("torch-class-weights", "index", LOSSES @ [1, 10] / 11),
         ("torch-class-weights", "one-hot", LOSSES @ [1, 10] / 2),

@@ -126,7 +126,7 @@ def other_balances() -> dict[str, tuple[str, Array]]:
     "With ten classes the factor $T^2$ keeps the soft part",
     "With a thousand classes or more, $T^2$ helps but is not enough here.",
     "In the gradient with respect to a vocabulary's logits, labels that the student gets wrong therefore",
-    "With as many classes as a vocabulary has tokens it is not enough",
+    "With as many classes as a vocabulary has tokens, the factor is not enough",
     "so the labels' noise partly cancels",
     on=balances,
     but_not=other_balances,

@@ -448,7 +448,7 @@ def of_ends(column: int) -> dict[str, Any]:
     "Under the reverse divergence the student unlearns its end",
     "The teacher's end takes far longer to learn",
     "the new end comes as the old one goes",
-    "If the teacher's column for its end is moved onto the student's",
+    "If the teacher's column for its own end token is moved onto",
     on=of_ends(1).values(),
     but_not=of_ends(2),
 )
