@@ -228,7 +228,7 @@ def smoothed(who: str, z: Array, y: Array, eps: float) -> float:
 
 
 @claim(
-    "PyTorch, Keras (classes last) and xent, after",
+    "PyTorch, Keras (if the classes are on the array's last axis) and xent, after",
     "Label smoothing has two conventions:",
     on=[(who, K, eps) for who in ("PyTorch", "Keras", "xent") for K in (2, 3, 7) for eps in (0.0, 0.1, 0.9)]
     + [("PyTorch", K, 0.9, 0.9 * (K - 1) / K) for K in (2, 3, 1000)],
