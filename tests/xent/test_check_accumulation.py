@@ -433,7 +433,8 @@ OTHERS: list[tuple[list[nn.Module], int, Step, str]] = [
     *((layer, 0, step, says) for step in (RIGHT, NAIVE) for layer, says in (
         ([nn.Dropout(0.2)], r"^the step does not repeat: .* \(dropout is on: 1\)"),
         ([BatchNorm(8)], r"^batch normalisation \(1\)"),
-        ([MeanOfTheBatch()], "no weights .* looks across rows"))),
+        ([MeanOfTheBatch()], "no weights .* looks across rows"),
+        ([MeanOfTheBatch(), BatchNorm(8).eval()], "^(unknown|a mean of means).* no weights .* looks across rows"))),
     ([], 0, means_over(lambda k: 1, noisy), "does not repeat.*dropout or other random numbers"),
     ([], 1, RIGHT, "^unknown: no weights.*not the same examples"),
 ]  # fmt: skip

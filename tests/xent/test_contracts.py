@@ -641,6 +641,7 @@ HINTS: list[tuple[Any, ...]] = [(name, *row) for name, x, grid in LABELLED for r
     (x[:, :1], Y[:, None], {}, NUMBER),
     (x, Y * 1.0, {}, "; class indices are integers, and these are floats"),
     (x, [3, 0, 1, 2], {}, "got 3 at index 0"),  # no hint where none fits
+    (x, [5, 1, 2, 1], {}, "got 5 at index 0"),
     (x, [0, 1, 2, 0, 1], {}, "got (5,)"),
 )] + [
     ("log_loss", MAP_P[:, :, 0], MAP_Y[:, 0], {"axis": 2}, "; axis=1 fits"),  # told by its values
