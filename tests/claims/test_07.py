@@ -301,7 +301,7 @@ def test_the_guard_of_the_binary_loss(name: str) -> None:
 
 
 @claim(
-    "For the label 1 and a sigmoid in float64 its loss",
+    "For the label 1 and a sigmoid in float64, its loss",
     on=[(torch.float64, z, 1) for z in (*np.linspace(-99.99, 30, 50),)],
     but_not={
         "a logit beyond": (torch.float64, -101, 1),
