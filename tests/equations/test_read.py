@@ -152,7 +152,6 @@ ROWS: dict[str, Any] = {
     "eq-f-divergence": models.convex,
     "eq-local-condition": (models.local, r"\dots"),
     "eq-log-unique": models.local,
-    "eq-two-class-condition": models.binary_rule,
     "eq-calibration-refinement": models.calibration,
     "eq-den-two-losses": models.two_losses,
     "eq-den-ignore": models.ignoring,
