@@ -279,8 +279,6 @@ WRONG: dict[str, Answers] = {
         ("kd-readout", lambda q, T: q**T / np.sum(q**T)),
         ("kd-readout", lambda q, T: q ** (1 / T)),
         ("kd-readout", lambda q, T: softmax(q / T)),
-        ("kd-pool", lambda p, T: softmax(np.log(p) / T).mean(0)),
-        ("kd-pool", lambda p, T: p.mean(0)),
     ],
     "14_language_models": [
         ("lm-bucket", lambda z, p, i: -p @ xent.log_softmax(z)[i]),
