@@ -278,9 +278,9 @@ WRONG: dict[str, Answers] = {
         ("kd-alpha", lambda a, T: (1 - a) * T**2 / (a + (1 - a) * T**2)),
         ("kd-readout", lambda q, T: q**T / np.sum(q**T)),
         ("kd-readout", lambda q, T: q ** (1 / T)),
+        ("kd-alpha", lambda a, T: a * T**2 / (1 + a * T**2)),
         ("kd-readout", lambda q, T: softmax(q / T)),
-        ("kd-pool", lambda p, T: softmax(np.log(p) / T).mean(0)),
-        ("kd-pool", lambda p, T: p.mean(0)),
+        ("kd-readout", lambda q, T: q),
     ],
     "14_language_models": [
         ("lm-bucket", lambda z, p, i: -p @ xent.log_softmax(z)[i]),
