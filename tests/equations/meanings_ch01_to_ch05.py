@@ -453,11 +453,6 @@ def dead(d: Draw) -> Env:
     return {"fl": lambda x: mp.mpf(float(kind(float(x)))), "a": a, "u": mp.mpf(2) ** -digits}
 
 
-def exponent(d: Draw) -> Env:
-    delta, far = mp.mpf(d.gauss(0, 1)), mp.mpf(-80 if d.number == 3 else d.gauss(0, 3))
-    return {"d": far, "delta": delta, "closer": lambda s: {"d": s * far, "delta": s * delta}}
-
-
 def clipped(d: Draw) -> Env:
     e, eps = m.one(d), mp.mpf("0.07")
     e["k"] = e["y"] if d.number % 2 else e["k"]
