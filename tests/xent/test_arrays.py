@@ -125,10 +125,6 @@ def test_minus_infinity_is_a_class_without_probability() -> None:
         (soft(z, [0.25, 0.0, 0.75]), [0.25, 0, -0.25]),
         (soft(z, [0.0, 0.5, 0.5]), [0.5, -0.5, 0]),
         (binary, [-1, 1, 0, 0.75]),
-        (xent.cross_entropy(z, 1), INF),
-        (xent.cross_entropy(z, 0, label_smoothing=0.3), INF),
-        (xent.soft_cross_entropy(z, [0.0, 0.5, 0.5]), INF),
-        (xent.binary_cross_entropy(-INF, 1), INF),
         (xent.focal_loss(z, 1, alpha=[1.0, 0.0, 1.0]), 0),
     ):
         np.testing.assert_array_equal(got, expected)

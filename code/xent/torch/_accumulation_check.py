@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -209,11 +210,11 @@ def compare(
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     norms = exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
-    counts, shifted = (None if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
+    counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted or {}, apart,
-        plain=reference is not None,
-    ).judge(tolerance is None)  # fmt: skip
+        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted, apart,
+        plain=reference is not None, measured=tolerance is None,
+    ).judge()  # fmt: skip
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
@@ -239,15 +240,16 @@ class _Evidence:
     ranks: int
     eps: float  # of the coarsest dtype
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
-    counts: dict[str, Floats] | None  # each (W K,), by what is counted
+    counts: dict[str, Floats]  # each (W K,), by what is counted; empty where that is not known
     shifted: dict[str, Floats]  # the same for a model that shifts the labels
     apart: bool  # whether the ranks ended with different gradients
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
+    measured: bool  # whether the tolerance is to follow from the noise
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
 
-    def set_noise_aside(self, measured: bool) -> None:
+    def set_noise_aside(self) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
 
         A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
@@ -264,15 +266,15 @@ class _Evidence:
         free = (seen - len(self.alone)) / seen if seen else 0.0
         noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
         self.noise = max(noise, self.eps, limit / 100) / 2
-        if measured:
+        if self.measured:
             self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
         # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
         if self.counts and not self.fits(self.counts["targets"]) and self.fits(self.shifted["targets"]):
             self.counts = self.shifted
-        self.by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        self.by = [what for what, n in self.counts.items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
         self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
-        if self.counts is None or self.means or not self.told():
+        if self.means or not self.counts or not self.told():
             return
         n = torch.from_numpy(self.counts["targets"])
         if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
@@ -291,19 +293,11 @@ class _Evidence:
         some = self.alone[self.alone.any(1)]
         return bool(torch.linalg.matrix_rank(some) == len(some))
 
-    def judge(self, measured: bool) -> _Verdict:
+    def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
-        first = self.not_finite() or self.does_not_repeat() or self.not_synchronised() or self.clipped()
-        if first is not None:
-            return first
-        self.set_noise_aside(measured)
-        return (
-            self.right()
-            or self.right_but_for_a_factor()
-            or self.penalised()
-            or self.across_rows()
-            or self.other_weights()
-        )
+        before = self.not_finite, self.does_not_repeat, self.not_synchronised, self.clipped
+        after = self.right, self.right_but_for_a_factor, self.penalised, self.across_rows, self.other_weights
+        return next(verdict for ask in (*before, self.set_noise_aside, *after) if (verdict := ask()))
 
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
@@ -316,10 +310,11 @@ class _Evidence:
             return None
         if not bad:
             return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
-        empty = self.counts is not None and not any(self.counts["targets"][bad])
-        which = self.names(bad)
-        cause = f"nan from micro-batch {which} alone: {'' if empty else 'probably '}it has no target "
-        return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
+        sure = "" if self.counts and not any(self.counts["targets"][bad]) else "probably "
+        cause = (
+            f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
+        )
+        return _Verdict(False, cause + "over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
@@ -354,9 +349,8 @@ class _Evidence:
     def right(self) -> _Verdict | None:
         if not error(self.ours, self.whole) <= self.tolerance or self.beaten():
             return None
-        wrong = self.whole_batch_counts()
-        if wrong is not None:
-            cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
+        if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
+            cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
         if self.miscounts:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
@@ -376,7 +370,7 @@ class _Evidence:
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
         by = self.by
-        if self.counts is not None and not by and not self.fits(self.counts["targets"]) and self.told():
+        if self.counts and not by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         if "sequences" in by and "targets" not in by:
             cause += (
@@ -407,7 +401,7 @@ class _Evidence:
                 "denominator makes up the whole batch",
                 "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
-        for what, mixture in self.mixtures():
+        for what, mixture in self.faults:
             if error(self.ours, mixture) <= self.tolerance:
                 return _Verdict(
                     False,
@@ -423,17 +417,11 @@ class _Evidence:
             "loss), or it is rounding: pass tolerance=",
         )
 
-    def mixtures(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the gradients that known faults give."""
-        for what, weights in self.faults():
-            yield what, torch.from_numpy(weights.ravel()) @ self.alone
-
     def penalised(self) -> _Verdict | None:
         """Whether all that is too much is proportional to the parameters, or to their signs."""
         parameters = [_full(p).double().cpu().flatten() for p in self.model.parameters()]
         sizes = [len(p) for p in parameters]
-        rest = "the rest is right"
-        for what, mixture in [(rest, self.whole), *self.mixtures()]:
+        for what, mixture in [("the rest is right", self.whole), *self.faults]:
             excess = self.ours - mixture
             if float(excess.norm()) <= self.tolerance * float(self.whole.norm()):
                 continue
@@ -453,18 +441,20 @@ class _Evidence:
                     )
         return None
 
+    def best(self) -> float:
+        """How far the direction is from the nearest that a known fault gives."""
+        return min((_angle(self.ours, mixture) for _, mixture in self.faults), default=math.inf)
+
     def beaten(self) -> bool:
         """Whether weights that a known fault gives explain the direction clearly better than the right ones do."""
-        best = min((_angle(self.ours, mixture) for _, mixture in self.mixtures()), default=math.inf)
-        return self.noise < _angle(self.ours, self.whole) >= 2 * best
+        return self.noise < _angle(self.ours, self.whole) >= 2 * self.best()
 
     def other_weights(self) -> _Verdict:
-        known = [(what, mixture, _angle(self.ours, mixture)) for what, mixture in self.mixtures()]
-        best = min((angle for *_, angle in known), default=math.inf)
-        for what, mixture, angle in known:
+        near = max(2 * self.best(), self.noise)
+        for what, mixture in self.faults:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             fits = factor and error(self.ours, factor * mixture) <= self.tolerance
-            if fits and angle <= max(2 * best, self.noise):
+            if fits and _angle(self.ours, mixture) <= near:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
                 return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
@@ -476,30 +466,9 @@ class _Evidence:
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        if some := self.left_out_or_repeated(found, due):
-            return some
-        cause = f"unknown: the micro-batches have weights {_listed(found)} where {_listed(due)} is due"
-        hint = "" if self.means or self.counts is not None else "; targets= would say more"
+        cause = f"the micro-batches have the weights {_listed(found)} where {_listed(due)} is due"
+        hint = "" if self.means or self.counts else "; targets= would say more"
         return _Verdict(False, cause + hint, SUM_ONCE)
-
-    def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
-        """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
-        if not self.told():
-            return None  # then the weights are not the only ones
-        live = self.alone.any(1)
-        gone = (found.abs() <= max(self.tolerance, 1e-3) * found.abs().max()) & live
-        if gone.any() and (live & ~gone).any():
-            kept = live & ~gone
-            cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; the others have weights "
-            cause += f"{_listed(found[kept])}, where {_listed(due[kept])} is due"
-            return _Verdict(False, cause, "give every micro-batch to the window")
-        times = torch.where(live, found / due, 1.0).round()
-        more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(times.tolist()) if t > 1]
-        repeated = 0 < len(more) < live.sum() and bool((times >= 1).all())
-        if repeated and error(times * due @ self.alone, self.ours) <= self.tolerance:
-            cause = f"micro-batch {', '.join(more)}; the others once"
-            return _Verdict(False, cause, "take every micro-batch once")
-        return None
 
     def names(self, which: list[int]) -> str:
         """Name micro-batches by their numbers."""
@@ -509,21 +478,25 @@ class _Evidence:
 
     def empty(self) -> str:
         """Name the micro-batches without a gradient, which a mean of means counts."""
-        zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
-        if self.counts is not None:
-            zero = [i for i in zero if not self.counts["targets"][i]]
+        none = ~self.alone.any(1).numpy() & (self.counts.get("targets", np.zeros(1)) == 0)
+        zero = none.nonzero()[0].tolist()
         return f"; micro-batch {self.names(zero)} adds nothing, and is counted" if zero else ""
 
-    def faults(self) -> Iterator[tuple[str, Floats]]:
-        """Yield the weights, summing to one, that known faults give the micro-batches' means."""
+    @cached_property
+    def faults(self) -> list[tuple[str, Tensor]]:
+        """The gradients that known faults make of the micro-batches' means."""
+        return [(what, torch.from_numpy(weights.ravel()) @ self.alone) for what, weights in self.weighed()]
+
+    def weighed(self) -> Iterator[tuple[str, Floats]]:
+        """Yield the weights, summing to one, that known faults give."""
         if not self.means:
             return
-        (w, k), counts = (shape := (self.ranks, self.steps)), self.counts or {}
+        w, k = shape = self.ranks, self.steps
         where = " and ".join(["over the micro-batches"] * (k > 1) + ["over the ranks"] * (w > 1))
         even = np.full(shape, 1 / (w * k))
         yield f"a mean of means {where}: each weighs the same, however many targets it has", even
-        shares = {what: (n / n.sum()).reshape(shape) for what, n in counts.items() if n.sum()}
-        known = self.counts is not None and self.fits(counts["targets"])
+        shares = {what: (n / n.sum()).reshape(shape) for what, n in self.counts.items() if n.sum()}
+        known = self.counts and self.fits(self.counts["targets"])
         # Counts are exact, where the gradients are almost parallel.
         share = shares["targets"] if known else _weights(self.alone, self.whole).numpy().reshape(shape)
         if w > 1 and k > 1:
@@ -551,32 +524,26 @@ class _Evidence:
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
         k, w, n = self.steps, self.ranks, self.total("targets")
-        missing, reference = (
-            "the factor W is missing",
-            ", or divided by a constant, which reference= would show",
-        )
+        constant = "" if self.plain else ", or divided by a constant, which reference= would show"
+        means = "means are added up and never divided, as by a model that takes the trainer's count "
+        means += "(num_items_in_batch) and drops it" + constant
+        missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
+        much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
+        twice = "divided by K twice, as by the loop and by its trainer"
+        of_k = [(1.0, "", ""), *[(k, "K", means), (1 / k, "1/K", twice)] * (k > 1)]
+        of_w = [(1.0, "", ""), *[(1 / w, "1/W", missing), (w, "W", much)] * (w > 1)]
+        _, *products = itertools.product(of_k, of_w)
         hypotheses = [
-            (k, "K", "means are added up and never divided, as by a model that takes the trainer's count "
-                     "(num_items_in_batch) and drops it" + reference * (not self.plain)),
-            (1 / k, "1/K", "divided by K twice, as by the loop and by its trainer"),
-            (1 / w, "1/W", f"{missing}, which the count of all ranks needs where gradients are averaged over ranks"),
-            (w, "W", "a factor W where each rank divides by its own count, or gradients summed over ranks"),
-            (k * w, "K W", "divided neither by the micro-batches nor by the ranks"),
-            (1 / (k * w), "1/(K W)", f"divided by K twice, and {missing}"),
-            (k / w, "K/W", f"never divided by K, and {missing}"),
-            (w / k, "W/K", "divided by K twice, and W times too large"),
-            *((n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}")
-              for what in self.counts or {} if what != "targets"),
-            (n, "N", "summed, and never divided by the targets"),
-        ]  # fmt: skip
+            (a * b, f"{x} {y}".strip(), "; ".join(filter(None, (s, t)))) for (a, x, s), (b, y, t) in products
+        ]
+        counts = [what for what in self.counts if what != "targets"]
+        hypotheses += [
+            (n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}") for what in counts
+        ]
         found = [
-            f"{name} = {value:g} times what it should be: {words}"
-            if name
-            else f"{factor:.4g} of what it should be: {words}"
-            for value, name, words in hypotheses
+            f"{f'{name} = {value:g} times' if name else f'{factor:.4g} of'} what it should be: {words}"
+            for value, name, words in [*hypotheses, (n, "N", "summed, and never divided by the targets")]
             if abs(factor / value - 1) <= self.tolerance
-            and (w > 1 or "W" not in name)
-            and (k > 1 or "K" not in name)
         ]
         return "; or ".join(found or [self.roughly(factor)])
 
@@ -588,24 +555,19 @@ class _Evidence:
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and abs(k / factor / full - 1) <= self.tolerance:
             return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
-        counted = round(n / factor) if self.counts is not None and factor > 0 else 0
+        counted = round(n / factor) if self.counts and factor > 0 else 0
         if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
             return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
-        hint = "" if self.counts is not None else "; targets= would compare it with counts"
+        hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
         return f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
-        n = (self.counts or {})["targets"]
+        n = self.counts["targets"]
         return (
             f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(n / n.sum())}"
         )
-
-    def whole_batch_counts(self) -> str | None:
-        """Return what the whole batch counts in place of `targets`, if that can be told."""
-        # Dividing by sequences is a choice, and not a miscount.
-        return None if not self.by or {"targets", "sequences"} & set(self.by) else self.versus(self.by[0])
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
@@ -621,7 +583,7 @@ class _Evidence:
         return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
 
     def total(self, what: str) -> float:
-        return float(self.counts[what].sum()) if self.counts is not None else math.nan
+        return float(self.counts[what].sum()) if self.counts else math.nan
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -641,7 +603,8 @@ def _either(what: Iterable[str]) -> str:
 
 
 def _listed(numbers: Tensor | Floats) -> str:
-    return ", ".join(f"{x:.3g}" for x in numbers.tolist())
+    least = 1e-3 * float(abs(numbers).max())  # rounding leaves some of what has no weight
+    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in numbers.tolist())
 
 
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
