@@ -167,17 +167,6 @@ def then(*steps: Step) -> Step:
     return each
 
 
-def of_some(times: Callable[[int, int], float], loss: Loss = loss_sum, of: Any = total) -> Step:
-    """Micro-batch i of k enters so many times; a single batch is taken whole."""
-
-    def share(batches: list[Batch], i: int) -> float:
-        k = len(batches)
-        kept = [batch for j, batch in enumerate(batches) if k == 1 or times(j, k)]
-        return (times(i, k) if k > 1 else 1) / of(kept)  # type: ignore[no-any-return]
-
-    return loop(share, loss)
-
-
 def plain(net: nn.Module, batch: Batch) -> None:
     mean(net, batch).backward()  # type: ignore[no-untyped-call]
 
@@ -340,12 +329,6 @@ LOOPS: dict[str, Row] = {
         "^a running count: each micro-batch is divided by the targets so far$"),
     "the last left out": (RAGGED, loop(lambda b, i: (len(b) == 1 or i < 3) / total(b)), {}, False,
         "have the weights 0.5, 0.0833, 0.25, 0 where 0.5, 0.0833, 0.25, 0.167 is due$"),
-    "the first left out, and not counted": (RAGGED, of_some(lambda i, k: i > 0), {}, False,
-        "have the weights 0, 0.167, 0.5, 0.333 where 0.5, 0.0833, 0.25, 0.167 is due$"),
-    "the last left out, and a mean of means": (RAGGED, of_some(lambda i, k: i < k - 1, mean, len), {}, False,
-        "have the weights 0.333, 0.333, 0.333, 0 where 0.5, "),
-    "one entered twice": (RAGGED, of_some(lambda i, k: 1 + (i == 1)), {}, False,
-        "have the weights 0.5, 0.167, 0.25, 0.167 where 0.5, 0.0833, 0.25, 0.167 is due$"),
     "by the last one's count": ([6, 1, 3, 4], sums_over(lambda b: len(b) * count(b[-1])), PLAIN, False,
         "^the right .* 0.875 of .* divided by 32 where 28 targets count$"),
     "an empty one adds nothing and is counted": (

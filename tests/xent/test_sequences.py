@@ -148,12 +148,8 @@ PROMPTS: list[tuple[list[int], int, Any, list[float]]] = [
 def test_the_names_of_prompts() -> None:
     for lengths, size, prompts, due in PROMPTS:
         same(learnt_lengths(lengths, size, prompts), due)
-    missing: Any
-    for missing, got in (
-        ([1, True], "True at index 1"),
-        (["a", np.nan], "nan at index 1"),
-        ([1.0, 2.0], "1.0 at"),
-    ):
+    bad: Any = ([1, True], "True at index 1"), (["a", np.nan], "nan at index 1"), ([1.0, 2.0], "1.0 at")
+    for missing, got in bad:
         with pytest.raises(TypeError, match=f"^prompts: expected integers or texts, got {got}"):
             learnt_lengths([2, 3], 1, missing)
 
@@ -191,9 +187,7 @@ COIN, ALWAYS = GeometricSource(0.5), GeometricSource(1.0, 3)
 
 
 def test_the_ends_of_the_geometric_family() -> None:
-    tiny = (
-        1e-310  # whose inverse overflows; with q and 1 - q the terms are p log(p / q) and (1 - p) log(1 - p)
-    )
+    tiny = 1e-310  # whose inverse overflows; the terms are p log(p / q) and (1 - p) log(1 - p)
     assert [ALWAYS.averaged_cross_entropy(1, size) for size in (1, 2, 7, 10**6, 10**12)] == [0.0] * 5
     for got, due in (
         ([ALWAYS.entropy(), ALWAYS.cross_entropy(1.0)], [0.0, 0.0]),
@@ -290,9 +284,8 @@ def test_drawn_lengths_have_their_mean_and_size() -> None:
     assert lengths.min() == 1
     assert abs(lengths.mean() - 4) < 5 * np.sqrt(12 / 100_000)
     for size in (0, (), (2, 0), (2, 3)):
-        assert COIN.sample(np.random.default_rng(0), size).shape == (
-            size if isinstance(size, tuple) else (size,)
-        )
+        drawn = COIN.sample(np.random.default_rng(0), size)
+        assert drawn.shape == (size if isinstance(size, tuple) else (size,))
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -171,8 +171,6 @@ def check_accumulation(
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
-    if tolerance is not None:
-        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
     return compare(model, everyone, mine, whole_batch, step, reference, masks, tolerance, group)
 
 
@@ -194,6 +192,8 @@ def compare(
     by.
     """
     ranks, steps = len(everyone), len(mine)
+    if tolerance is not None:
+        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
     def plainly(batch: B) -> Any:
         batch = copy.deepcopy(batch)  # a step may pop the labels out of it
@@ -225,6 +225,9 @@ class _Verdict(NamedTuple):
     ok: bool
     cause: str
     repair: str = ""
+
+
+_wrong = partial(_Verdict, False)
 
 
 @dataclass
@@ -303,33 +306,33 @@ class _Evidence:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
             cause = f"the whole batch's own gradient is {what}: look at the loss before the loop"
-            return _Verdict(False, cause)
+            return _wrong(cause)
         bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
             return None
         if not bad:
-            return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
+            return _wrong("nan or inf, though no micro-batch has it alone: their sum overflows")
         sure = "" if self.counts and not any(self.counts["targets"][bad]) else "probably "
         cause = (
             f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
         )
-        return _Verdict(False, cause + "over nothing is 0/0", SUM_ONCE)
+        return _wrong(cause + "over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
-        drops = nn.modules.dropout._DropoutNd
-        dropout = self.modules(lambda m: isinstance(m, drops) and m.training and m.p > 0)
+        kind = nn.modules.dropout._DropoutNd
+        dropout = self.modules(lambda m: isinstance(m, kind) and m.training and m.p > 0)
         source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
         cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
-        return _Verdict(False, cause + "; that hides the denominators", "model.eval(), and check again")
+        return _wrong(cause + "; that hides the denominators", "model.eval(), and check again")
 
     def not_synchronised(self) -> _Verdict | None:
         cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
         repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
-        return _Verdict(False, cause, repair) if self.apart else None
+        return _wrong(cause, repair) if self.apart else None
 
     def clipped(self) -> _Verdict | None:
         # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere, and nothing
@@ -337,13 +340,12 @@ class _Evidence:
         norms = self.alone.norm(dim=1)
         for gradient in (self.whole, self.ours):
             norm = max(*norms, self.whole.norm(), self.ours.norm())
-            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= min(
-                3e-6 + 1e-6 * norm, 1e-5 * norm
-            )
+            near = min(3e-6 + 1e-6 * norm, 1e-5 * norm)
+            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= near
             elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
             if as_long[-1] and (as_long[:-1] & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
-                return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
+                return _wrong(cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
     def right(self) -> _Verdict | None:
@@ -351,16 +353,15 @@ class _Evidence:
             return None
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
-            return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+            return _wrong(cause, "count what the loss sums over: after the shift, without padding")
         if self.miscounts:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
-            return _Verdict(False, cause, "divide by the number of targets")
+            return _wrong(cause, "divide by the number of targets")
         even, off = self.alone.mean(0), _angle(self.ours, self.whole)
         apart = error(even, self.whole)
         between = self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
         if (self.even() or between) and apart > max(2 * self.eps, 1e-3):
-            return _Verdict(
-                False,
+            return _wrong(
                 f"cannot tell: what rounding makes here, {self.noise:.2g}, hides the difference between the mean "
                 f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
                 "more would show it, or the same in float32",
@@ -369,12 +370,11 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
-        by = self.by
-        if self.counts and not by and not self.fits(self.counts["targets"]) and self.told():
+        if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
-        if "sequences" in by and "targets" not in by:
+        if "sequences" in self.by and "targets" not in self.by:
             cause += (
-                f"; both divide by {_either(by)}, not by targets: where a sequence adds the mean of its tokens, "
+                f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
                 "and not their sum, long ones count for less, and a model learns to write short ones"
             )
             return _Verdict(True, cause + "; equal numbers of them hide a mean of means" * self.even())
@@ -388,30 +388,27 @@ class _Evidence:
         if "GradScaler" in words:
             repair = "check without the scaler, or have the step unscale its gradients"
         also = "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
-        return _Verdict(False, f"the right direction, {words}" + also * self.even(), repair)
+        return _wrong(f"the right direction, {words}" + also * self.even(), repair)
 
     def across_rows(self) -> _Verdict | None:
         residual = error(_weights(self.alone, self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
         if norms := self.modules(_normalises_by_batch):
-            return _Verdict(
-                False,
+            return _wrong(
                 f"batch normalisation ({norms}): its statistics are each micro-batch's own, so that no "
                 "denominator makes up the whole batch",
                 "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
         for what, mixture in self.faults:
             if error(self.ours, mixture) <= self.tolerance:
-                return _Verdict(
-                    False,
+                return _wrong(
                     f"{what}; and no weights of them make up the whole batch, as with a loss of two terms that "
                     "have two denominators (a z-loss or a balance loss over other tokens), or one that looks "
                     "across rows",
                     "sum each term, and divide it by its own count in the whole window",
                 )
-        return _Verdict(
-            False,
+        return _wrong(
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
             "loss), or it is rounding: pass tolerance=",
@@ -433,8 +430,7 @@ class _Evidence:
                     continue  # each parameter has the penalty or has it not
                 fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
                 if error(fitted, excess) <= 1e-3:
-                    return _Verdict(
-                        False,
+                    return _wrong(
                         f"a penalty on the parameters' {norm} enters with every micro-batch, or is not in the whole "
                         f"batch's loss: what is too much is proportional to its gradient; {what}",
                         "add the penalty once a window, or divide it by the number of micro-batches",
@@ -456,25 +452,24 @@ class _Evidence:
             fits = factor and error(self.ours, factor * mixture) <= self.tolerance
             if fits and _angle(self.ours, mixture) <= near:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
+                return _wrong(what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
             if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
-                return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
+                return _wrong(cause, "zero_grad() after the optimiser's step only")
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
-            return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
+            return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
         cause = f"the micro-batches have the weights {_listed(found)} where {_listed(due)} is due"
         hint = "" if self.means or self.counts else "; targets= would say more"
-        return _Verdict(False, cause + hint, SUM_ONCE)
+        return _wrong(cause + hint, SUM_ONCE)
 
     def names(self, which: list[int]) -> str:
         """Name micro-batches by their numbers."""
-        return ", ".join(
-            f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in which
-        )
+        one, k = self.ranks == 1, self.steps
+        return ", ".join(f"{i}" if one else f"{i % k} of rank {i // k}" for i in which)
 
     def empty(self) -> str:
         """Name the micro-batches without a gradient, which a mean of means counts."""
@@ -513,10 +508,8 @@ class _Evidence:
             rest = "which is not what the whole batch weighs them by (class weights?)"
             yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
         if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
-            yield (
-                "a running count: each micro-batch is divided by the targets so far",
-                share / share.cumsum(1),
-            )
+            so_far = share / share.cumsum(1)
+            yield "a running count: each micro-batch is divided by the targets so far", so_far
         for share in shares.values():
             names = _either(what for what, same in shares.items() if np.array_equal(same, share))
             yield f"the micro-batches are weighed by their {names}, not by their targets", share
@@ -564,10 +557,8 @@ class _Evidence:
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
-        n = self.counts["targets"]
-        return (
-            f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(n / n.sum())}"
-        )
+        share = self.counts["targets"] / self.total("targets")
+        return f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(share)}"
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
@@ -622,9 +613,8 @@ def _in_all_ways(masks: list[Tensor], first: int) -> dict[str, Floats]:
     targets = each(Tensor.sum)
     if any(c.ndim < 2 for c in masks):
         known = all(c.dtype is torch.bool for c in masks)
-        return {"targets": targets} | (
-            {"rows, those too that are ignored": each(Tensor.numel)} if known else {}
-        )
+        rows = {"rows, those too that are ignored": each(Tensor.numel)} if known else {}
+        return {"targets": targets, **rows}
     least = each(lambda c: c.flatten(1).sum(1).clamp(min=1).sum())
     return {
         "targets": targets,
