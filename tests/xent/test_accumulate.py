@@ -423,7 +423,7 @@ def test_counts_travel_on_the_device_of_the_backend(
     monkeypatch.setattr(torch, "tensor", elsewhere)
     one.here.rank = 0
     for one.backend in ("cpu:gloo", "nccl", "cpu:gloo,cuda:nccl"):
-        assert _accumulate._gather((2**40, 1), Ranks.group) == [[2**40, 1]]  # more than an int32 holds
+        assert _accumulate._gather((2**40 + 1, 1), Ranks.group) == [[2**40 + 1, 1]]  # as float64 alone holds
     assert used == ["cpu", "cuda:3", "cuda:3"]
 
 
