@@ -594,8 +594,9 @@ def _either(what: Iterable[str]) -> str:
 
 
 def _listed(numbers: Tensor | Floats) -> str:
-    least = 1e-3 * float(abs(numbers).max())  # rounding leaves some of what has no weight
-    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in numbers.tolist())
+    values = numbers.tolist()
+    least = 1e-3 * max(map(abs, values))  # rounding leaves some of what has no weight
+    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in values)
 
 
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
