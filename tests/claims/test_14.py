@@ -17,7 +17,7 @@ import xent.torch as xt
 from adversary import Draw, claim, distributions, printed, rng
 from experiments.language_models import dialects
 from records import holds
-from xent.denominators import tilted_lengths
+from xent.denominators import learnt_distribution
 from xent.distillation import top_k_loss
 from xent.information import kl_divergence
 from xent.sequences import MarkovSource
@@ -480,7 +480,7 @@ def test_the_tilt_and_where_it_ends(says: str, part: float, scored_by: str = "")
         return
     written = dialects.length_probs(student) @ N
     assert written == pytest.approx(1 / (law @ (1 / N))) and written < law @ N - 0.05
-    lengths = [tilted_lengths(N, B, probabilities=law) @ N for B in (1, 2, 4, 16)]
+    lengths = [learnt_distribution(law, N, B) @ N for B in (1, 2, 4, 16)]
     assert lengths[0] == pytest.approx(written) and (np.diff([*lengths, law @ N]) > 1e-6).all()
 
 
