@@ -18,15 +18,9 @@ from xent import information
 Array = np.ndarray
 
 
-def tumours() -> tuple[Array, Array]:
-    """The chapter's three standardised measurements, and the labels."""
-    data = load_breast_cancer()
-    names = list(data.feature_names)
-    x = data.data[:, [names.index(n) for n in ("mean texture", "mean smoothness", "mean symmetry")]]
-    return stats.zscore(x), data.target.astype(float)
-
-
-X, Y = tumours()
+TUMOURS = load_breast_cancer()
+MEASURED, Y = stats.zscore(TUMOURS.data), TUMOURS.target.astype(float)
+X, RADIUS = MEASURED[:, [1, 4, 8]], MEASURED[:, :1]  # the chapter's texture, smoothness and symmetry
 
 
 def losses_of(x: Array, y: Array, rows: Any, c: float = np.inf) -> Array:
@@ -117,7 +111,7 @@ def excluded(happens: bool) -> list[tuple[Array, Array]]:
 
 
 @claim(
-    "One outcome that the model excludes",
+    r"and $H(P, Q) = \infty$ if $Q$ excludes",
     on=lambda: [
         *excluded(happens=True),
         (np.r_[1, np.zeros(9_998), 1] / 2, np.r_[np.ones(9_999) / 9_999, 0]),
@@ -204,7 +198,7 @@ def text_sets(of: str) -> list[tuple[float, float, float]]:
 
 @pytest.mark.slow
 @claim(
-    "A standard error belongs on every average ... lowered the loss.",
+    "The same standard error belongs ... average small.",
     on=lambda: [(tumour_sets(held_out=True),), (text_sets("documents"),)],
     but_not=lambda: {
         "the training loss": (tumour_sets(held_out=False),),
@@ -256,7 +250,6 @@ def test_both_losses_miss_the_best(
     assert training.mean() < -2 * training.std() / np.sqrt(60) and new.mean() > 2 * new.std() / np.sqrt(60)
 
 
-RADIUS = stats.zscore(load_breast_cancer().data[:, :1])
 FLAT = np.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0.0, 0.0, 1.0, 1.0])
 
 
