@@ -22,10 +22,6 @@ Array = np.ndarray
 COIN = np.ones((10, 1)), (np.arange(10) < 7).astype(float)  # the chapter's, seven heads in ten
 
 
-def with_ones(x: Array) -> Array:
-    return np.column_stack([np.ones(len(x)), x])
-
-
 def loss(w: Array, x: Array, y: Array) -> float:
     """The mean loss, from NumPy alone."""
     z = x @ w
@@ -51,7 +47,7 @@ def largest_curvature(x: Array) -> float:
 def problems(g: Any, *kinds: str, rows: int = 40) -> list[Any]:
     """Data of every kind, or of these, with an intercept."""
     some = [d for d in designs(g, rows) if not kinds or d[0] in kinds]
-    return [(with_ones(x), y) for _, x, y in some]
+    return [(np.column_stack([np.ones(len(x)), x]), y) for _, x, y in some]
 
 
 GRID = np.linspace(0.001, 0.999, 999)

@@ -58,15 +58,8 @@ def test_only_the_logarithm_adds_up(of: Any, three: Any = LOG_3, second: Any = l
     assert (np.diff(of(np.sort(u))) < 0).all()
     np.testing.assert_allclose(of(np.outer(u, u)), of(u)[:, None] + of(u), rtol=1e-12)
     assert (np.diff([i + j * three for i, j in POWERS]) > 0).all()
-    six, other, both = (
-        np.mean([event(a, b) for a, b in THROWS])
-        for event in (
-            lambda a, b: a == 6,
-            lambda a, b: bool(second(a, b)),
-            lambda a, b: a == 6 and second(a, b) > 0,
-        )
-    )
-    assert of(both) == pytest.approx(of(six) + of(other))
+    events = np.array([(a == 6, second(a, b) > 0) for a, b in THROWS])
+    assert of(events.all(axis=1).mean()) == pytest.approx(of(events.mean(axis=0)).sum())
 
 
 def beliefs(g: Any, *classes: int, rows: int = 1) -> list[tuple[Array, Array]]:
@@ -142,11 +135,8 @@ def counts_of(n: int, way: str = "") -> tuple[Array, Array, Array]:
 def tables_of(n: int) -> tuple[Array, Array, Array]:
     """The same with inputs: of tables of conditionals, whose divergences the inputs' frequencies weigh."""
     g = rng(4)
-    x, y, models = (
-        np.r_[0, 1, 2, g.integers(0, 3, n - 3)],
-        g.integers(0, 2, n),
-        g.uniform(0.02, 0.98, (50, 3)),
-    )
+    x, y = np.r_[0, 1, 2, g.integers(0, 3, n - 3)], g.integers(0, 2, n)
+    models = g.uniform(0.02, 0.98, (50, 3))
     said, shares = np.where(y, models[:, x], 1 - models[:, x]), np.array([y[x == k].mean() for k in range(3)])
     each = special.rel_entr([1 - shares, shares], np.stack([1 - models, models], axis=1)).sum(axis=1)
     return np.log(said).sum(axis=1), -np.log(said).mean(axis=1), each @ np.bincount(x) / n
