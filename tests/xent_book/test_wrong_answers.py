@@ -111,6 +111,11 @@ WRONG: dict[str, Answers] = {
         ),
         ("paired-losses", lambda a, b: ((a - b).mean(), (a - b).std() / len(a) ** 0.5)),
         ("paired-losses", lambda a, b: (a.mean() / b.mean(), (a / b).std(ddof=1) / len(a) ** 0.5)),
+        (
+            "shared-key",
+            lambda p, i, j: xent.information.entropy([*np.delete(p, [i, j]), p[i] + p[j]], base=2),
+        ),
+        ("shared-key", lambda p, i, j: p[[i, j]] @ np.log2(p[[i, j]].sum() / p[[i, j]])),
     ],
     "04_gradients": [
         ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
