@@ -54,7 +54,6 @@ ROWS: dict[str, Any] = {
     "eq-weights-derivatives": (
         m.logistic, r"\nabla^2 \mathcal L(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
     ),
-    "eq-score-zero": labels.fitted,
     "eq-label-likelihood": labels.many,
     "eq-one-hot": (m.one, r"0 \log 0 = 0"),
     "eq-log-odds": m.one,

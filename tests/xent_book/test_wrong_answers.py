@@ -25,15 +25,6 @@ def _slopes(w: Any, b: Any, x: Any, y: Any) -> Any:
     return softmax(x @ w.T + b) - eye(len(w))[y]
 
 
-def _nearest(p: Any, rows: Any, back: bool = False) -> int:
-    kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
-    return int(np.argmin(kl))
-
-
-def _by_terms(p: Any, rows: Any, add: Any) -> Any:
-    return tuple(add(terms).argmin() for terms in (p * np.log(p / rows), rows * np.log(rows / p)))
-
-
 def _kept(z: Any, y: Any) -> Any:
     g = np.zeros(z.shape)
     g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
@@ -120,11 +111,11 @@ WRONG: dict[str, Answers] = {
         ),
         ("paired-losses", lambda a, b: ((a - b).mean(), (a - b).std() / len(a) ** 0.5)),
         ("paired-losses", lambda a, b: (a.mean() / b.mean(), (a / b).std(ddof=1) / len(a) ** 0.5)),
-        ("kl-directions", lambda p, c: (_nearest(p, c, back=True), _nearest(p, c))),
-        ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
-        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: abs(np.nan_to_num(d)).sum(1))),
-        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nan_to_num(d, posinf=99).sum(1))),
-        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nanmean(d, axis=1))),
+        (
+            "shared-key",
+            lambda p, i, j: xent.information.entropy([*np.delete(p, [i, j]), p[i] + p[j]], base=2),
+        ),
+        ("shared-key", lambda p, i, j: p[[i, j]] @ np.log2(p[[i, j]].sum() / p[[i, j]])),
     ],
     "04_gradients": [
         ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
