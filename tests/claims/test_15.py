@@ -123,7 +123,7 @@ test_one_look_is_enough = claim(
 
 
 @claim(
-    "So in float32 the sum cannot overflow",
+    "In float32 the sum therefore cannot overflow",
     on=[(torch.float32, *size, scale) for scale in (0.0, 1.0, 1e4, 5e37)
         for size in ((70_000, 1024), (256_000, 50_000), (3, 1))] + [(torch.float16, 1000, 100, 0.0)],
     but_not={"float16": (torch.float16, 70_000, 1024, 0.0)},
@@ -348,7 +348,7 @@ def test_rounded_logits_near_a_teacher(
 
 
 @claim(
-    "With the logits of a block in float32 it is",
+    "With the logits of a block in float32 the error is",
     on=[(part, spread) for part in (1.0, *NEAR) for spread in (2.0, 4.0)],
     but_not={"rounded": (0.1, 2.0, 1), "rounded, labels": (0.1, 4.0, 2)},
 )

@@ -78,7 +78,7 @@ def test_the_best_policy_follows_the_scores(
 
 @claim(
     "A model that finds all captions equally similar ... size of the batch.",
-    "with equal similarities it is $\\log (N / 4)$",
+    "with equal similarities the loss is $\\log (N / 4)$",
     on=[(8, 8), (64, 64), (64, 16), (512, 128)],
     but_not={"a mean over the ranks": (64, 64.0 / 16)},
 )

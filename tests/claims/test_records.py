@@ -748,7 +748,7 @@ def test_a_second_gradient_of_the_weight() -> None:
         "xent": (wide, "xent"), "plain": (wide, "plain")})  # fmt: skip
 
 
-@pytest.mark.claim("15", "Besides the gradients, which every method has to compute")
+@pytest.mark.claim("15", "Besides the gradients, the linear losses take")
 def test_memory_over_the_width() -> None:
     cases = record("large_vocabularies/widths")["cases"]
 
