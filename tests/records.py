@@ -79,6 +79,16 @@ def unseen(x: Array, widest: float = np.inf) -> None:
     assert low < 0 < high < low + widest
 
 
+def contains(x: Array, value: float) -> None:
+    assert interval(x).holds(value)
+
+
+def within(x: Array, low: float, high: float, room: float | None = None) -> None:
+    """The mean is between the two; the interval goes beyond by no more than this, or than half of their distance."""
+    room = (high - low) / 2 if room is None else room
+    assert low < x.mean() < high and low - room < interval(x).low < interval(x).high < high + room
+
+
 def printed(x: Array, mean: float, half: float) -> None:
     """The mean and the half-width of its interval, as the page has them, and on the side of zero that they say."""
     low, high = interval(x)
