@@ -89,6 +89,13 @@ def within(x: Array, low: float, high: float, room: float | None = None) -> None
     assert low < x.mean() < high and low - room < interval(x).low < interval(x).high < high + room
 
 
+def between(
+    low: float, high: float, *found: Array, room: float | None = None, but_not: dict[str, Array]
+) -> None:
+    rejected = {what: (x, low, high, room) for what, x in but_not.items()}
+    holds(within, *((x, low, high, room) for x in found), but_not=rejected)
+
+
 def printed(x: Array, mean: float, half: float) -> None:
     """The mean and the half-width of its interval, as the page has them, and on the side of zero that they say."""
     low, high = interval(x)

@@ -17,6 +17,7 @@ from records import (
     Array,
     above,
     below,
+    between,
     by_seed,
     contains,
     holds,
@@ -169,6 +170,7 @@ def test_the_first_design() -> None:
 # --------------------------------------------------------------------------------- chapter 11: restaurants
 
 FORETOLD = record("restaurants/prediction")
+ARMS = set(FORETOLD["writers=1"]["arms"]) - {"constant"}
 
 
 def described(writers: int, arm: str, key: str = "length", clip: bool = False) -> Array:
@@ -192,25 +194,36 @@ def foretold(writers: int, arm: str) -> tuple[float, float]:
     return 100 * told["change"], 100 * told["without prompts"]["change"]
 
 
+@pytest.mark.claim("11", "the terse texts gain in return")
+@pytest.mark.claim("11", "One text per denominator costs held-out human texts")
 @pytest.mark.claim("11", "With one text per denominator and two writers")
 def test_two_writers() -> None:
     """About 30 % off, and three of four texts terse where two of four are; both as foretold, and clipped as well."""
-
-    lengths = {arm: (shorter(2, arm), -34, -26) for arm in ("constant", "B=4")}
-    holds(within, *((shorter(2, "B=1", clip), -34, -26) for clip in (False, True)), but_not=lengths)
-    terse = [described(2, arm, "terse", clip) for clip in (False, True) for arm in ("B=1", "constant")]
-    holds(within, *((x, 0.73, 0.77) for x in terse[::2]), but_not={"half": (terse[1], 0.73, 0.77)})
-    assert abs(terse[1].mean() - 0.5) < 0.02
+    rivals, (free, clipped) = ("constant", "B=4"), (shorter(2, "B=1", clip) for clip in (False, True))
+    between(-34, -26, free, clipped, but_not={arm: shorter(2, arm) for arm in rivals})
+    free, clipped, half = (
+        described(2, *of) for of in (("B=1", "terse"), ("B=1", "terse", True), ("constant", "terse"))
+    )
+    between(0.73, 0.77, free, clipped, but_not={"half": half})
+    between(0.48, 0.52, half, but_not={"three of four": free})
+    one, two, many = (change_of(*of, "nats") for of in ((1, "B=1"), (2, "B=1"), (1, "B=64")))
+    between(0.015, 0.03, one, but_not={"B=64": many, "two writers": two})
+    between(0.05, 0.08, two, but_not={"one writer": one})
+    holds(below, change_of(2, "B=1", "nats_terse"), but_not={"people's": two})
 
 
 @pytest.mark.claim("11", "With one writer the same divisor takes off")
 def test_one_writer() -> None:
     """Between what is foretold if the model used all of the prompt, and what if it used nothing."""
     most, least = foretold(1, "B=1")
-    found = shorter(1, "B=1")
-    holds(within, (found, least, most), but_not={
-        "two writers": (shorter(2, "B=1"), least, most), "no prompts": (found, 2 * least, least),
-        "packed": (shorter(1, "packed"), least, most)})  # fmt: skip
+    between(
+        least,
+        most,
+        shorter(1, "B=1"),
+        but_not={"two writers": shorter(2, "B=1"), "packed": shorter(1, "packed")},
+    )
+    with refuted("no prompts"):
+        within(shorter(1, "B=1"), 2 * least, least)
 
 
 @pytest.mark.claim("11", "reaches the bar between its two forecasts")
@@ -219,11 +232,9 @@ def test_the_forecasts_of_restaurants() -> None:
         found, ends = interval(shorter(writers, arm)), sorted(foretold(writers, arm))
         assert found.low - off < ends[1] and ends[0] < found.high - off
 
-    arms = set(FORETOLD["writers=1"]["arms"]) - {"constant"}
+    all_of_them = ((writers, arm) for writers in (1, 2) for arm in ARMS)
     holds(
-        reaches,
-        *((writers, arm) for writers in (1, 2) for arm in arms),
-        but_not={"a twentieth shorter": (2, "B=4", 5.0), "a tenth longer": (1, "B=1", -10.0)},
+        reaches, *all_of_them, but_not={"a twentieth": (2, "B=4", 5.0), "a tenth longer": (1, "B=1", -10.0)}
     )
 
 
@@ -236,20 +247,13 @@ def test_which_forecasts_of_restaurants_fail() -> None:
     """Of all that a prompt tells, and of nothing of it."""
 
     def off(writers: int, which: int, arms: set[str]) -> None:
-        told = {
-            arm: foretold(writers, arm)[which] for arm in FORETOLD["writers=1"]["arms"] if arm != "constant"
-        }
+        told = {arm: foretold(writers, arm)[which] for arm in ARMS}
         excluded({arm: shorter(writers, arm) for arm in told}, told, arms)
 
     three = {"B=1", "B=4", "bucketed"}
     holds(off, (1, 0, set()), (1, 1, three), (2, 0, three), (2, 1, {"B=1"}), but_not={
         "none": (2, 0, set()), "without four": (1, 1, {"B=1", "bucketed"}), "the first": (1, 0, three)})  # fmt: skip
     assert 0 < interval(shorter(1, "B=4")).low - foretold(1, "B=4")[1] < 0.02
-
-
-@pytest.mark.claim("11", "the terse texts gain in return")
-def test_terse_texts_gain() -> None:
-    holds(below, change_of(2, "B=1", "nats_terse"), but_not={"people's": change_of(2, "B=1", "nats")})
 
 
 @pytest.mark.claim("11", "with 64 texts per denominator the texts came out about one per cent shorter")
@@ -264,8 +268,8 @@ def test_what_is_not_seen_in_restaurants() -> None:
     holds(unseen, *clipped, but_not={arm: shorter(2, arm) for arm in ("B=1", "B=4", "bucketed")})
 
     assert all(min(foretold(writers, "B=64")) > -0.65 for writers in (1, 2))
-    holds(within, *((shorter(writers, "B=64"), -1.2, -0.8, 1.5) for writers in (1, 2)), but_not={
-        "of 16": (shorter(2, "B=16"), -1.2, -0.8, 1.5), "one text": (shorter(1, "B=1"), -1.2, -0.8, 1.5)})  # fmt: skip
+    other = {"of 16": shorter(2, "B=16"), "one text": shorter(1, "B=1")}
+    between(-1.2, -0.8, shorter(1, "B=64"), shorter(2, "B=64"), room=1.5, but_not=other)
 
 
 @pytest.mark.claim("11", "does not visibly change.")
@@ -275,9 +279,8 @@ def test_what_else_is_seen_of_restaurants() -> None:
     missed = ((change_of(writers, "B=1", "missed"), 0.06) for writers in (1, 2))
     other = {key: (change_of(2, "B=1", key), 0.06) for key in ("length", "terse")}
     holds(unseen, *missed, but_not=other)
-    longer = described(1, "constant") / people[0] - 1, 0.015, 0.025, 0.015
-    other = {"one text": described(1, "B=1") / people[0], "as two": described(1, "constant") / people[1]}
-    holds(within, longer, but_not={what: (x - 1, *longer[1:]) for what, x in other.items()})
+    longer = {"one text": described(1, "B=1") / people[0], "as two": described(1, "constant") / people[1]}
+    between(1.015, 1.025, described(1, "constant") / people[0], room=0.015, but_not=longer)
 
 
 def by_slots(writers: int, arm: str) -> Array:
@@ -311,18 +314,10 @@ def test_the_end_hardly_shows_it() -> None:
         terse = people - (people - described(2, "constant").mean()) / described(2, "constant", "terse").mean()
         assert abs((1 - share) * people + share * terse - described(2, arm).mean()) < 0.06 * people
 
-    ends, lengths = described(2, "constant", "ends"), described(2, "constant") / described(2, "B=1")
-    holds(within, *((described(w, "B=1", "ends"), 1.01, 1.06, 0.01) for w in (1, 2)), but_not={
-        "a constant": (ends, 1.01, 1.06, 0.01), "as the lengths": (lengths, 1.01, 1.06, 0.01)})  # fmt: skip
+    ends = {"a constant": described(2, "constant", "ends"), "as the lengths": 100 / (100 + shorter(2, "B=1"))}
+    between(1.01, 1.06, *(described(w, "B=1", "ends") for w in (1, 2)), room=0.01, but_not=ends)
     share, half = described(2, "B=1", "terse").mean(), {"as many as there are": ("B=1", 0.5)}
     holds(by_choice, ("B=1", share), but_not=half | {"a constant": ("constant", share)})
-
-
-@pytest.mark.claim("11", "One text per denominator costs held-out human texts")
-def test_what_it_costs() -> None:
-    one, two = (change_of(writers, "B=1", "nats") for writers in (1, 2))
-    other = {"B=64": (change_of(1, "B=64", "nats"), 0.015, 0.03), "one writer": (one, 0.05, 0.08)}
-    holds(within, (one, 0.015, 0.03), (two, 0.05, 0.08), but_not=other)
 
 
 # ------------------------------------------------------------------------------ the appendix on rewards: the table
@@ -525,31 +520,21 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 )
 def test_what_distributions_replace() -> None:
     """In as many steps, and where both have three times as many."""
-    near, other = (
-        (-0.03, -0.01, 0.035),
-        {"texts": PLAIN, "20 %": LABELS_20, "5 %": LABELS_5, "teacher": ("teacher", ALL)},
-    )
-    holds(
-        within,
-        (less(SOFT, LABELS), *near),
-        but_not={name: (less(c, LABELS), *near) for name, c in other.items()},
-    )
-    holds(within, (less(SOFT, LABELS_5), 0.7, 0.9), but_not={"texts": (less(PLAIN, LABELS_5), 0.7, 0.9)})
-    holds(within, (worth(SOFT, 1), 0.95, 0.99, 0.06), (worth(SOFT, 3), 0.88, 0.92, np.inf), but_not={
-        "texts": (worth(PLAIN, 1), 0.95, 0.99, 0.06), "20 %": (worth(LABELS_20, 3), 0.88, 0.92, np.inf)})  # fmt: skip
-    behind = {cell: less(cell, LABELS, part=3) for cell in (SOFT, LABELS_20, LABELS)}
-    other = {
-        "20 %": (behind[LABELS_20], -0.13, -0.07, np.inf),
-        "itself": (behind[LABELS], -0.13, -0.07, np.inf),
-    }
-    holds(within, (behind[SOFT], -0.13, -0.07, np.inf), but_not=other)
-    assert behind[SOFT].max() < -0.05
+    other = {"texts": PLAIN, "20 %": LABELS_20, "5 %": LABELS_5, "teacher": ("teacher", ALL)}
+    of_all = {what: less(cell, LABELS) for what, cell in other.items()}
+    between(-0.03, -0.01, less(SOFT, LABELS), room=0.035, but_not=of_all)
+    between(0.7, 0.9, less(SOFT, LABELS_5), but_not={"texts": less(PLAIN, LABELS_5)})
+    between(0.95, 0.99, worth(SOFT, 1), room=0.06, but_not={"texts": worth(PLAIN, 1)})
+    between(0.88, 0.92, worth(SOFT, 3), room=np.inf, but_not={"20 %": worth(LABELS_20, 3)})
+    behind, *other_ = (-less(cell, LABELS, part=3) for cell in (SOFT, LABELS_20, LABELS))
+    between(0.07, 0.13, behind, room=np.inf, but_not=dict(zip(("20 %", "itself"), other_, strict=True)))
+    assert behind.min() > 0.05
 
 
 @pytest.mark.claim("14", "A student of twice the size gains nothing from few labels.")
 def test_a_larger_student() -> None:
-    gain = {cell: (less(cell, LABELS_5), -0.03, 0.03, 0.03) for cell in (("large", FEW), HUMAN, PLAIN)}
-    holds(within, gain["large", FEW], but_not={"human text": gain[HUMAN], "texts": gain[PLAIN]})
+    other = {what: less(cell, LABELS_5) for what, cell in (("human text", HUMAN), ("texts", PLAIN))}
+    between(-0.03, 0.03, less(("large", FEW), LABELS_5), room=0.03, but_not=other)
     sizes = record("restaurants/distillation")["parameters"]
     assert 1.9 < sizes["large"] / sizes["labels"] < 2.6
 
@@ -579,10 +564,10 @@ def test_where_the_gain_comes_from() -> None:
     for cell in (PLAIN, HUMAN, *SHARP, FOUR):
         above(less(SOFT, cell))
     all_of_it, whole, over = less(SOFT, LABELS_5), less(PLAIN, LABELS_5), less(SOFT, PLAIN)
-    holds(part_of, (0.5, less(same, LABELS_5), whole, 0.15), (0.5, less(FOUR, PLAIN), over, 0.15), but_not={
-        "distributions": (0.5, all_of_it, whole, 0.15), "of all": (0.5, less(FOUR, PLAIN), all_of_it, 0.15)})  # fmt: skip
-    holds(part_of, (0.4, less(SOFT, HUMAN), all_of_it), (1 / 3, less(SOFT, eight), over), but_not={
-        "most of it": (0.4, less(HUMAN, LABELS_5), all_of_it), "all": (1 / 3, over, all_of_it)})  # fmt: skip
+    about_half = {"distributions": (0.5, all_of_it, whole), "of all": (0.5, less(FOUR, PLAIN), all_of_it)}
+    holds(part_of, (0.5, less(same, LABELS_5), whole), (0.5, less(FOUR, PLAIN), over), but_not=about_half)
+    most = {"most of it": (0.4, less(HUMAN, LABELS_5), all_of_it), "all": (1 / 3, over, all_of_it)}
+    holds(part_of, (0.4, less(SOFT, HUMAN), all_of_it), (1 / 3, less(SOFT, eight), over), but_not=most)
 
 
 @pytest.mark.claim(
@@ -599,8 +584,9 @@ def test_where_the_gain_comes_from() -> None:
 def test_on_policy_and_sharpness() -> None:
     def lead(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any = (FORWARD,)) -> None:
         """Of the student of labels, over what these students cost, miss, repeat, or are sure of too much."""
-        rows = {cell: (-less(cell, WARM, key), low, high, room) for cell in (*on, *but_not)}
-        holds(within, *(rows[cell] for cell in on), but_not={f"{cell}": rows[cell] for cell in but_not})
+        rows = {cell: -less(cell, WARM, key) for cell in (*on, *but_not)}
+        other = {f"{cell}": rows[cell] for cell in but_not}
+        between(low, high, *(rows[cell] for cell in on), room=room, but_not=other)
 
     jsd, reverse = SHARP
     lead("nats", -0.05, 0.05, 0.025, FORWARD, but_not=(*SHARP, LABELS_5))
@@ -641,7 +627,7 @@ def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
 @pytest.mark.claim("14", "As labels, the validation answers add about a fifth of a nat")
 def test_the_validation_answers_as_labels() -> None:
     more = ("labels + validation", FEW)
-    holds(within, (less(more, LABELS_5), 0.12, 0.3), but_not={"texts": (less(PLAIN, LABELS_5), 0.12, 0.3)})
+    between(0.12, 0.3, less(more, LABELS_5), but_not={"texts": less(PLAIN, LABELS_5)})
     above(less(HUMAN, more))
     answers = [np.mean(list(distilled(cell, "answers").values())) for cell in (LABELS_5, more)]
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
