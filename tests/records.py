@@ -83,15 +83,18 @@ def contains(x: Array, value: float) -> None:
     assert interval(x).holds(value)
 
 
-def within(x: Array, low: float, high: float, room: float | None = None) -> None:
+def within(x: Array | float, low: float, high: float, room: float | None = None) -> None:
     """The mean is between the two; the interval goes beyond by no more than this, or than half of their distance."""
-    room = (high - low) / 2 if room is None else room
-    assert low < x.mean() < high and low - room < interval(x).low < interval(x).high < high + room
+    assert low < np.mean(x) < high
+    if isinstance(x, np.ndarray):
+        room = (high - low) / 2 if room is None else room
+        assert low - room < interval(x).low < interval(x).high < high + room
 
 
 def between(
-    low: float, high: float, *found: Array, room: float | None = None, but_not: dict[str, Array]
+    low: float, high: float, *found: Array | float, room: float | None = None, but_not: dict[str, Any]
 ) -> None:
+    """So is each of these, numbers or arrays, and none of those."""
     rejected = {what: (x, low, high, room) for what, x in but_not.items()}
     holds(within, *((x, low, high, room) for x in found), but_not=rejected)
 
