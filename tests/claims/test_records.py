@@ -187,8 +187,8 @@ def foretold(writers: int, arm: str) -> tuple[float, float]:
 @pytest.mark.claim("11", "With one text per denominator and two writers")
 def test_two_writers() -> None:
     """About 30 % off, and three of four texts terse where two of four are; both as foretold, and clipped as well."""
-    rivals, (free, clipped) = ("constant", "B=4"), (shorter(2, "B=1", clip) for clip in (False, True))
-    between(-34, -26, free, clipped, but_not={arm: shorter(2, arm) for arm in rivals})
+    lengths = (shorter(2, "B=1", clip) for clip in (False, True))
+    between(-34, -26, *lengths, but_not={"the constant": shorter(2, "constant"), "four": shorter(2, "B=4")})
     free, clipped, half = (
         described(2, *of) for of in (("B=1", "terse"), ("B=1", "terse", True), ("constant", "terse"))
     )
@@ -221,9 +221,7 @@ def test_the_forecasts_of_restaurants() -> None:
         assert found.low - off < ends[1] and ends[0] < found.high - off
 
     all_of_them = ((writers, arm) for writers in (1, 2) for arm in ARMS)
-    holds(
-        reaches, *all_of_them, but_not={"a twentieth": (2, "B=4", 5.0), "a tenth longer": (1, "B=1", -10.0)}
-    )
+    holds(reaches, *all_of_them, but_not={"a twentieth": (2, "B=4", 5.0), "a tenth more": (1, "B=1", -10.0)})
 
 
 @pytest.mark.claim(
@@ -252,19 +250,19 @@ def test_what_is_not_seen_in_restaurants() -> None:
     clipped = (shorter(*of, clip=True) - shorter(*of) for of in four)
     holds(unseen, *clipped, but_not={arm: shorter(2, arm) for arm in ("B=1", "B=4", "bucketed")})
     assert all(min(foretold(writers, "B=64")) > -0.65 for writers in (1, 2))
-    other = {"of 16": shorter(2, "B=16"), "one text": shorter(1, "B=1")}
-    between(-1.2, -0.8, shorter(1, "B=64"), shorter(2, "B=64"), room=1.5, but_not=other)
+    between(-1.2, -0.8, shorter(1, "B=64"), shorter(2, "B=64"), room=1.5, but_not={
+        "of 16": shorter(2, "B=16"), "one text": shorter(1, "B=1")})  # fmt: skip
 
 
 @pytest.mark.claim("11", "does not visibly change.")
 @pytest.mark.claim("11", "with a constant divisor and one writer the model's are about 2 % longer")
 def test_what_else_is_seen_of_restaurants() -> None:
     people = [record("restaurants/result")["held_out"][f"writers={writers}"]["length"] for writers in (1, 2)]
-    missed = ((change_of(writers, "B=1", "missed"), 0.06) for writers in (1, 2))
-    other = {key: (change_of(2, "B=1", key), 0.06) for key in ("length", "terse")}
-    holds(unseen, *missed, but_not=other)
-    longer = {"one text": described(1, "B=1") / people[0], "as two": described(1, "constant") / people[1]}
-    between(1.015, 1.025, described(1, "constant") / people[0], room=0.015, but_not=longer)
+    holds(unseen, *((change_of(writers, "B=1", "missed"), 0.06) for writers in (1, 2)), but_not={
+        what: (change_of(2, "B=1", what), 0.06) for what in ("length", "terse")})  # fmt: skip
+    one, found = (described(1, arm) / people[0] for arm in ("B=1", "constant"))
+    longer = described(1, "constant") / people[1]
+    between(1.015, 1.025, found, room=0.015, but_not={"one text": one, "as two": longer})
 
 
 def by_slots(writers: int, arm: str) -> Array:
@@ -298,13 +296,11 @@ def test_the_end_hardly_shows_it() -> None:
         terse = people - (people - described(2, "constant").mean()) / described(2, "constant", "terse").mean()
         assert abs((1 - share) * people + share * terse - described(2, arm).mean()) < 0.06 * people
 
-    ends = {"a constant": described(2, "constant", "ends"), "as the lengths": 100 / (100 + shorter(2, "B=1"))}
-    between(1.01, 1.06, *(described(w, "B=1", "ends") for w in (1, 2)), room=0.01, but_not=ends)
-    share, half = described(2, "B=1", "terse").mean(), {"as many as there are": ("B=1", 0.5)}
-    holds(by_choice, ("B=1", share), but_not=half | {"a constant": ("constant", share)})
-
-
-# ------------------------------------------------------------------------------ the appendix on rewards: the table
+    ends, lengths = described(2, "constant", "ends"), 100 / (100 + shorter(2, "B=1"))
+    one, two = (described(writers, "B=1", "ends") for writers in (1, 2))
+    between(1.01, 1.06, one, two, room=0.01, but_not={"a constant": ends, "as the lengths": lengths})
+    share = described(2, "B=1", "terse").mean()
+    holds(by_choice, ("B=1", share), but_not={"half": ("B=1", 0.5), "a constant": ("constant", share)})
 
 
 @pytest.mark.claim("rewards", "Wherever the theorem applies, the three numbers agree")
@@ -413,8 +409,8 @@ def test_a_trainer_is_repaired_and_handed_over(row: dict[str, Any]) -> None:
     else:
         assert said == row["check"] and (said != row["check_repaired"] or not wrong)
         refused = row["recipe"] == "Lightning, manual"
-        assert (
-            later == row["check_repaired"] or (refused and "check_accumulation takes any" in later["refused"])
+        assert later == row["check_repaired"] or (
+            refused and "check_accumulation takes any" in later["refused"]
         )
 
 
@@ -510,8 +506,8 @@ def test_what_distributions_replace() -> None:
 
 @pytest.mark.claim("14", "A student of twice the size gains nothing from few labels.")
 def test_a_larger_student() -> None:
-    other = {what: less(cell, LABELS_5) for what, cell in (("human text", HUMAN), ("texts", PLAIN))}
-    between(-0.03, 0.03, less(("large", FEW), LABELS_5), room=0.03, but_not=other)
+    large, human, texts = (less(cell, LABELS_5) for cell in (("large", FEW), HUMAN, PLAIN))
+    between(-0.03, 0.03, large, room=0.03, but_not={"human text": human, "texts": texts})
     sizes = record("restaurants/distillation")["parameters"]
     assert 1.9 < sizes["large"] / sizes["labels"] < 2.6
 
@@ -561,22 +557,21 @@ def test_where_the_gain_comes_from() -> None:
     "On-policy steps gain no nats over distributions ... up to four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
-    def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any = (FORWARD,)) -> None:
+    def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any) -> None:
         """How much more they have of it than the student of labels from which they go on."""
-        rows = {cell: -less(cell, WARM, key) for cell in (*on, *but_not)}
-        other = {f"{cell}": rows[cell] for cell in but_not}
-        between(low, high, *(rows[cell] for cell in on), room=room, but_not=other)
+        rejected = {what: -less(cell, WARM, key) for what, cell in but_not.items()}
+        between(low, high, *(-less(cell, WARM, key) for cell in on), room=room, but_not=rejected)
 
-    jsd, reverse = SHARP
-    more("nats", -0.05, 0.05, 0.025, FORWARD, but_not=(*SHARP, LABELS_5))
-    more("nats", 1 / 3 - 0.04, 1 / 3 + 0.04, 0.04, jsd, but_not=(FORWARD, reverse))
-    more("nats", 0.39, 0.47, 0.04, reverse)
-    more("tempered", 0.23, 0.25, 0.03, jsd)
-    more("tempered", 0.28, 0.3, 0.03, reverse)
-    more("gap", 0.5, 0.9, 0.1, *SHARP, but_not=(FORWARD, SOFT))
-    more("missed", -0.045, -0.035, 0.02, *SHARP, but_not=(FORWARD, LABELS_5))
-    more("missed_half", -0.01, 0.0, 0.01, *SHARP, but_not=(LABELS_5,))
-    more("trigrams", -0.15, -0.09, 0.01, *SHARP)
+    (jsd, reverse), other = SHARP, {"forward": FORWARD}
+    more("nats", -0.05, 0.05, 0.025, FORWARD, but_not={"JSD": jsd, "reverse": reverse, "labels": LABELS_5})
+    more("nats", 0.29, 0.37, 0.04, jsd, but_not={"forward": FORWARD, "exchanged": reverse})
+    more("nats", 0.39, 0.47, 0.04, reverse, but_not={"exchanged": jsd})
+    more("tempered", 0.23, 0.25, 0.03, jsd, but_not=other)
+    more("tempered", 0.28, 0.3, 0.03, reverse, but_not=other)
+    more("gap", 0.5, 0.9, 0.1, *SHARP, but_not={"distributions": SOFT, **other})
+    more("missed", -0.045, -0.035, 0.02, *SHARP, but_not={"labels": LABELS_5, **other})
+    more("missed_half", -0.01, 0.0, 0.01, *SHARP, but_not={"labels": LABELS_5})
+    more("trigrams", -0.15, -0.09, 0.01, *SHARP, but_not=other)
     before = distilled(WARM, "missed")
     *fewer, forward = (part(less(c, WARM, "missed"), np.array([*before.values()])) for c in (*SHARP, FORWARD))
     between(0.28, 0.38, *fewer, but_not={"forward": forward})
@@ -633,14 +628,13 @@ Case = dict[str, Any]
 def test_memory_over_the_width() -> None:
     measured = record("large_vocabularies/widths")
     ours, plain = ([case["bytes"][way] / MIB for case in measured["cases"]] for way in ("xent", "plain"))
-    other = {"ten times": 10 * min(ours), "a tenth": 0.1 * max(ours), "plain": min(plain)}
-    between(12.5, 33.5, *ours, but_not=other)
+    between(12.5, 33.5, *ours, but_not={"a tenth": 0.1 * max(ours), "plain": min(plain)})
     assert {case["width"] for case in measured["cases"]} == {128, 512, 2048}
     cases = [case for case in measured["cases"] if case["loss"] == "cross_entropy"]
     second = [{way: used - 4 * case["width"] * measured["classes"] for way, used in case["bytes"].items()}
               for case in cases]  # fmt: skip
-    other = {way: second[-1][way] for way in ("xent", "plain")}
-    between(-2 * MIB, 25 * MIB, *(case["torch, chunks of 64"] for case in second), but_not=other)
+    between(-2 * MIB, 25 * MIB, *(case["torch, chunks of 64"] for case in second), but_not={
+        "xent": second[-1]["xent"], "plain": second[-1]["plain"]})  # fmt: skip
 
 
 def test_the_stored_memory() -> None:
@@ -714,10 +708,10 @@ def test_chunks_of_liger() -> None:
         rows = case["rows"] / divide(case["classes"] / case["width"])
         return float(case["memory"][way] / (2 * 2 ** power(math.log2(rows)) * case["classes"]))
 
-    first, other = HARD[0], {"rounded down": (math.ceil, math.floor), "not rounded": (math.ceil, float)}
-    other["all rows"] = (lambda _: 1), math.ceil
-    rejected = {what: chunks(first, "Liger", *of) for what, of in other.items()}
-    between(0.98, 1.02, *map(chunks, HARD), but_not=rejected | {"xent": chunks(first, "xent")})
+    first, up = HARD[0], math.ceil
+    between(0.98, 1.02, *map(chunks, HARD), but_not={
+        "rounded down": chunks(first, "Liger", up, math.floor), "all rows": chunks(first, "Liger", lambda _: 1),
+        "not rounded": chunks(first, "Liger", up, float), "xent": chunks(first, "xent")})  # fmt: skip
 
 
 @pytest.mark.claim("15", "In these cases rounding the logits cost distillation more precision")
