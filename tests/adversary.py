@@ -125,6 +125,17 @@ def printed(label: str, old: str = "", new: str = "") -> None:
         assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *page.row(label)), "")
 
 
+def held(call: Callable[[], Any]) -> Array:
+    """The bytes that PyTorch holds over time, beyond what it held before the call, as its allocator counts them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        call()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
+
+
 def one_hot(y: Array, classes: int) -> Array:
     """Rows of zeros and a one; np.eye would be a table of 50,257 squared."""
     return (np.arange(classes) == np.asarray(y)[:, None]).astype(float)
