@@ -233,10 +233,6 @@ def learnt_mean(lengths: Array, law: Array, B: int) -> float:
     return float(learnt_distribution(law, lengths, B) @ lengths)
 
 
-def in_buckets(lengths: Array, law: Array, B: int) -> float:
-    return float(law.sum() / (law / (B * lengths)).sum()) / B
-
-
 EVEN = np.array([1.0, 9.0]), np.full(2, 0.5)
 
 
@@ -246,10 +242,7 @@ EVEN = np.array([1.0, 9.0]), np.full(2, 0.5)
     on=lambda: lengths_and_laws(3),
     but_not={
         "the larger micro-batch stopping sooner": (*EVEN, lambda n, p, B: -learnt_mean(n, p, B)),
-        "0.16: with buckets of one length, which divide each sequence by B times its own": (
-            *EVEN,
-            in_buckets,
-        ),
+        "0.16: with buckets of one length": (*EVEN, lambda n, p, B: 1 / (p / (B * n)).sum() / B),
         "lengths that do not vary": (np.full(2, 5.0), np.array([0.3, 0.7])),
     },
 )
