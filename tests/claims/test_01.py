@@ -150,7 +150,7 @@ def test_a_step_too_large_never_settles(x: Array, y: Array, rate: float) -> None
 
 
 @claim(
-    "On this loss, convex in the weights, steps",
+    "On this loss, convex in the weights, a fixed step size",
     on=lambda: [(*d, size, part) for d in problems(rng(6)) for size in (0, 1, 30) for part in (0.3, 1.0)],
     but_not={
         "a step of three over the curvature": (*COIN, -3.0, 12 * largest_curvature(COIN[0])),
@@ -168,7 +168,7 @@ def test_safe_steps(x: Array, y: Array, start: float, part: float, steps: int = 
 
 @claim(
     "In the end the starting point does not matter: this loss",
-    "from every start they approach the same",
+    "from every start it approaches the same",
     on=lambda: [(*d, size) for d in problems(rng(7)) for size in (0.0, 1.0, 10.0)],
     but_not={
         "a step that is not safe": (*COIN, -3.0, 12 * largest_curvature(COIN[0])),

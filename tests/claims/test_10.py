@@ -215,7 +215,7 @@ def estimates(between: float, corrected: bool = True) -> Iterator[tuple[float, f
 @claim(
     "$k$ independent answers show on average $(k - 1)/k$ of the variance",
     "So with $k$ answers to each of many prompts and a large $B$",
-    "To *first order* (in the term of order $1/B$), the variance",
+    "To *first order* (in the term of order $1/B$), only the variance",
     on=lambda: (
         [pair for b in (0.0, 1.0, 3.0) for pair in estimates(b)]
         + [(lost_shares(TWO, LARGE).mean(), 50.5 / (LARGE * 55**2))]

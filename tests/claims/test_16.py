@@ -160,7 +160,7 @@ def test_frequent_items_are_corrected(p: Array, drawn: Array, columns: int, corr
 
 
 @claim(
-    "They have the same optimum if the model can express",
+    "whose optimum, if the model can express it, is the same",
     on=lambda: [(rng(seed).dirichlet(np.ones(k), 2 * k), "weights") for seed in range(4) for k in (2, 5)],
     but_not={"both cures at once": (np.random.default_rng(0).dirichlet(np.ones(3), 4), "both")},
 )
