@@ -27,9 +27,12 @@ XENT_SEED=1 (2, 3, ...) moves the seed of every generator made by `rng`, and hyp
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +97,18 @@ def claim(
         return marked
 
     return test_of
+
+
+def defined(chapter: str, *names: str, **given: Any) -> dict[str, Any]:
+    """What a chapter imports, and what it defines under these names."""
+    cells = json.loads((Path(__file__).parents[1] / "chapters" / f"{chapter}.ipynb").read_text("utf-8"))[
+        "cells"
+    ]
+    lines = [n for c in cells if c["cell_type"] == "code" for n in ast.parse("".join(c["source"])).body]
+    said = [{ast.unparse(t) for t in getattr(n, "targets", [])} | {getattr(n, "name", "")} for n in lines]
+    kept = [n for n, own in zip(lines, said, strict=True) if "Import" in type(n).__name__ or own & set(names)]
+    exec(compile(ast.Module(kept, []), chapter, "exec"), given)
+    return given
 
 
 def printed(label: str, old: str = "", new: str = "") -> None:

@@ -19,7 +19,7 @@ from scipy.signal import fftconvolve
 from scipy.stats import binom, nbinom, spearmanr
 
 from adversary import claim, distributions, prompts, rng, weights
-from xent.denominators import learnt_lengths, tilted_lengths
+from xent.denominators import learnt_distribution, learnt_lengths
 from xent_book.data import answer_lengths
 
 Array = NDArray[Any]
@@ -255,7 +255,7 @@ def test_the_next_order(power: float) -> None:
     n = np.unique(np.geomspace(1, 3e7, 4000).astype(int))
     p = -np.diff(np.r_[n**-power, 0.0])
     mu, sizes = p @ n, (256, 1024, 4096)
-    shifts = [tilted_lengths(n, size, probabilities=p) @ n - mu for size in sizes]
+    shifts = [learnt_distribution(p, n, size) @ n - mu for size in sizes]
     errors = [s**2 * (x + p @ (n - mu) ** 2 / (s * mu)) for s, x in zip(sizes, shifts, strict=True)]
     assert abs(errors[2]) < 1.5 * abs(errors[0])
 
@@ -398,7 +398,7 @@ def test_groups_of_equal_lengths(size: int) -> None:
     """A batch of four, in pairs, however much the lengths differ."""
     n = np.array([1, 4, 30])
     inverse = P3 @ (2 / np.add.outer(n, n)) @ P3
-    assert 1 / inverse == pytest.approx(tilted_lengths(n, size, probabilities=P3) @ n)
+    assert 1 / inverse == pytest.approx(learnt_distribution(P3, n, size) @ n)
 
 
 @claim(
@@ -473,7 +473,7 @@ def test_improper_and_yet_consistent(n: Array, own: bool = False) -> None:
     """The truth is best at no size of the data; the fits to drawn data, which share a divisor, come nearer to it."""
     p = rng(22).dirichlet(np.full(len(n), 5.0))
     for size in (10**2, 10**4, 10**6):
-        assert size * np.abs(tilted_lengths(n, size, probabilities=p) - p).sum() > 1e-3
+        assert size * np.abs(learnt_distribution(p, n, size) - p).sum() > 1e-3
     off = distances(n, p, 1 / n if own else 1.0)[0]
     assert off[0] > 4 * off[1] > 16 * off[2]
 
@@ -503,7 +503,7 @@ def losses(alike: bool = False, power: int = 2) -> Iterator[float]:
         mu = law @ n
         cv = np.sqrt(law @ (n - mu) ** 2) / mu
         size = int(1024 * max(1, cv**2, 50 / mu))  # the next order is 1/B, times CV^2 and skewness
-        q = tilted_lengths(n, 1 if alike else size, probabilities=law)
+        q = learnt_distribution(law, n, 1 if alike else size)
         yield (1 - q @ n / mu) * size / cv**power
 
 
@@ -555,7 +555,7 @@ def pooled(how: str, p: Array) -> float:
     },
 )
 def test_what_b_counts(how: str, p: Array, sharing: int) -> None:
-    exact = tilted_lengths(N3, sharing, probabilities=p) @ N3 if sharing else p @ N3
+    exact = learnt_distribution(p, N3, sharing) @ N3 if sharing else p @ N3
     assert pooled(how, p) == pytest.approx(exact, rel=0.015 if how == "ranks" else 1e-4)
 
 
