@@ -245,9 +245,9 @@ def test_which_forecasts_of_restaurants_fail() -> None:
 @pytest.mark.claim("11", "With 64 texts per denominator the texts came out")
 @pytest.mark.claim("11", "Clipping at 1.0 affects")
 def test_what_is_not_seen_in_restaurants() -> None:
-    four = [(writers, arm) for writers in (1, 2) for arm in ("constant", "B=1")]
-    assert 0.01 < max(described(*of, "clipped", clip=True).max() for of in four) <= 0.02
-    clipped = (shorter(*of, clip=True) - shorter(*of) for of in four)
+    each = [(writers, arm) for writers in (1, 2) for arm in ("constant", *ARMS)]
+    assert 0.01 < max(described(*of, "clipped", clip=True).max() for of in each) <= 0.02
+    clipped = (shorter(*of, clip=True) - shorter(*of) for of in each)
     holds(unseen, *clipped, but_not={arm: shorter(2, arm) for arm in ("B=1", "B=4", "bucketed")})
     assert all(min(foretold(writers, "B=64")) > -0.65 for writers in (1, 2))
     between(-1.2, -0.8, shorter(1, "B=64"), shorter(2, "B=64"), room=1.5, but_not={
@@ -505,7 +505,7 @@ def test_what_distributions_replace() -> None:
     assert behind.min() > 0.05
 
 
-@pytest.mark.claim("14", "A student of twice the size gains nothing from few labels.")
+@pytest.mark.claim("14", "With few labels, twice the size gains nothing.")
 def test_a_larger_student() -> None:
     large, human, texts = (less(cell, LABELS_5) for cell in (("large", FEW), HUMAN, PLAIN))
     between(-0.03, 0.03, large, room=0.03, but_not={"human text": human, "texts": texts})
@@ -515,11 +515,11 @@ def test_a_larger_student() -> None:
 
 @pytest.mark.claim(
     "14",
-    "The prompts without answers are worth about two fifths of that gain.",
+    "The prompts without answers, with the teacher's texts for them, are worth about two fifths",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
     "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
-    "eight tokens and a bucket lost a third of what distributions gain over texts",
+    "eight tokens and a bucket lost more than a third of what distributions gain over texts",
     "which here cost part of the gain",
 )
 def test_where_the_gain_comes_from() -> None:
@@ -542,7 +542,7 @@ def test_where_the_gain_comes_from() -> None:
         0.44, 0.56, *half, but_not={"distributions": part(soft, plain), "of all": part(over - four, soft)}
     )
     between(0.34, 0.46, part(less(SOFT, HUMAN), soft), but_not={"most of it": part(human, soft)})
-    between(0.27, 0.4, part(eight, over), but_not={"of all": part(over, soft)})
+    between(0.34, 0.4, part(eight, over), room=0.2, but_not={"of all": part(over, soft)})
 
 
 @pytest.mark.claim(
@@ -552,9 +552,9 @@ def test_where_the_gain_comes_from() -> None:
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
-    "the reverse divergence and Jensen-Shannon make ... too sure",
+    "students of the reverse divergence and of Jensen-Shannon stay too sure",
     "on-policy steps from the student of labels did not catch up",
-    "On-policy steps gain no nats over distributions ... up to four times as many tokens are scored",
+    "On-policy steps gain no nats over distributions ... up to about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any) -> None:
@@ -602,17 +602,19 @@ def test_the_validation_answers_as_labels() -> None:
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
 
-@pytest.mark.claim("14", "With 20% the order is the same, and the gains are smaller.")
+@pytest.mark.claim("14", "With 20% the five ways keep their order, the gains are smaller ... by a hundredth of a nat")
 def test_with_more_answers() -> None:
-    order = ("distributions", "texts x4", "texts", "labels")
+    order = ("distributions", "texts x4", "texts", "on-policy reverse", "labels")
 
     def in_order(share: float, arms: tuple[str, ...]) -> None:
         for first, second in pairwise(arms):
             above(less((first, share), (second, share)))
 
     holds(in_order, (FEW, order), (PART, order), but_not={"exchanged": (PART, (order[0], *order[:0:-1]))})
-    for arm in order[:3]:
+    for arm in order[:-1]:
         assert less((arm, FEW), LABELS_5).mean() > less((arm, PART), LABELS_20).mean() + 0.1
+    lead = less((order[0], PART), LABELS)
+    between(0.005, 0.015, lead, room=0.005, but_not={"with 5 %": less(SOFT, LABELS), "exchanged": -lead})
 
 
 # ------------------------------------------------------------------- chapter 15: memory, and the cases of a GPU
