@@ -152,7 +152,7 @@ TWO_PROMPTS = list(prompts(rng(2), 2, between=2.0))
 
 @claim(
     "so a flexible model without prompts learns the harmonic mean of the lengths.",
-    "**A flexible model without prompts learns the harmonic mean of the lengths.**",
+    "**A flexible model without prompts learns the harmonic mean of the lengths**",
     on=lambda: [(mean_written(n, p), n, p) for n, p in some_lengths(2)],
     but_not=lambda: {
         "the mean of the data": (P3 @ [1, 4, 9], np.array([1, 4, 9]), P3),
@@ -213,7 +213,7 @@ def estimates(between: float, corrected: bool = True) -> Iterator[tuple[float, f
 
 
 @claim(
-    "$k$ independent answers show on average $(k - 1)/k$ of the variance",
+    "so $k$ independent answers show $(k - 1)/k$ of it on average",
     "So with $k$ answers to each of many prompts and a large $B$",
     "To *first order* (in the term of order $1/B$), only the variance",
     on=lambda: (

@@ -552,7 +552,7 @@ def test_where_the_gain_comes_from() -> None:
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
-    "students of the reverse divergence and of Jensen-Shannon stay too sure",
+    "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
     "on-policy steps from the student of labels did not catch up",
     "On-policy steps gain no nats over distributions ... up to about four times as many tokens are scored",
 )
