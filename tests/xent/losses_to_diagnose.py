@@ -1,5 +1,5 @@
-"""Three hundred losses and what each computes: libraries' own, wrong ones from threads and repositories, two faults at
-once, and what another size, a call of one's own or a gradient shows.
+"""Losses and what each computes: libraries' own, wrong ones from threads and repositories, two faults at once, and what
+another size, a call of one's own or a gradient shows.
 
 A row is a loss, perhaps a batch that is handed over, and what has to be said: the fields of a right report, or what a
 note says of a loss that is not explained (anything, if it is no cross-entropy).
@@ -37,7 +37,7 @@ NPROB, LOGP, FIRST = {"reads": "probabilities"}, {"reads": "log-probabilities"},
 SUM, NONE = ({"reduction": r, "denominator": "nothing"} for r in ("sum", "none"))
 OVER_W, WEIGHED = {"denominator": "the sum of weights"}, {"class_weights": (1.0, 5.0, 2.0)}
 TEN = {"class_weights": tuple(float(f"{w:.5g}") for w in W10)}
-BIN, OF_BITS = {"family": BCE, "denominator": "N*K"}, {"targets": ("indices",)}
+BIN = {"family": BCE, "denominator": "N*K"}
 DISTILLED = {"family": KL, "targets": ("logits",)}
 SIGNED = {"sign": -1, "pos_weight": (-10 / 9,) * 3, "factor": 9.0}
 NOT, FEW, LIKE = "not that of the value", "rows: right at ", "look like probabilities"
@@ -454,13 +454,6 @@ TABLE: dict[str, tuple[Any, ...]] = {
         (lambda z, y: (z.logsumexp(1).detach() - z.gather(1, y[:, None])[:, 0]).mean(), {"gradient": NOT}),
     "half of a student detached":
         (lambda s, q: distilled(kl)(0.5 * s + 0.5 * s.detach(), q), students(30, 6), DISTILLED | {"gradient": NOT}),
-    "over the batch, half detached": (
-        lambda z, y: F.nll_loss((0.5 * z + 0.5 * z.detach()).log_softmax(0), y), (),
-        {"axis": "the batch", "gradient": NOT},
-    ),
-    "z-loss detached": (
-        lambda z, y: ce(z, y) + 0.01 * z.detach().logsumexp(1).pow(2).mean(), {"z_loss": 0.01, "gradient": NOT},
-    ),
     "negatives detached": (lambda z, t: bce(torch.where(t > 0.5, z, z.detach()), t), BIN | {"gradient": NOT}),
     "rows that have to sum to one": (
         lambda p, y: F.nll_loss((p + p.detach()).log() - math.log(2), y) if ((p.sum(1) - 1).abs() < 1e-9).all()
@@ -478,10 +471,9 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "-1, flat": (left_out(-1, True), bits(30, out=-1), BIN | {"ignore_index": (-1,)}),
     "255 as a number":
         (lambda z, t: bce(z, t.to(z.dtype)), bits(20, 4, out=255), BIN | {"ignored": "255: read as a number"}),
-    "signed alpha, focal": (
-        lambda z, t: (9 * (1 - t) * z.sigmoid() ** 2 * F.logsigmoid(-z)
-                      - 10 * t * z.sigmoid().neg().add(1) ** 2 * F.logsigmoid(z)).mean(),
-        BIN | SIGNED | {"gamma": 2.0},
+    "signed alpha": (
+        lambda z, t: (9 * (1 - t) * F.logsigmoid(-z) - 10 * t * F.logsigmoid(z)).mean(),
+        BIN | SIGNED | {"text": "a positive costs 10 times its\n  cross-entropy, a negative -9 times"},
     ),
     "signed weights": (
         lambda z, y: (torch.tensor([1.0, -9.0, 2.0], dtype=z.dtype)[y] * each(z, y)).mean(), (),
@@ -491,10 +483,6 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "BCE over one-hot": (lambda z, y: bce(z, one_hot(z, y)), batch(30, 6), BIN | {"targets": ("indices",)}),
     "BCE over one-hot, smoothed":
         (lambda z, y: bce(z, 0.9 * one_hot(z, y) + 0.05), BIN | {"smoothing": 0.1, "targets": ("indices",)}),
-    "BCE over one-hot, pos_weight": (
-        lambda z, y: bce(z, one_hot(z, y), pos_weight=torch.tensor(5.0, dtype=z.dtype)), (),
-        BIN | {"pos_weight": (5.0,) * 3, "targets": ("indices",)},
-    ),
     "BCE of images": (images(1, bce), bits(2, 1, 8, 8), BIN),
     "asymmetric": (asymmetric, bits(20, 4), ""),
     "BCE and Dice": (

@@ -1,4 +1,4 @@
-"""diagnose: three hundred losses that it names or does not explain, and what cannot be called as a loss."""
+"""diagnose: some 250 losses that it names or does not explain, and what cannot be called as a loss."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def agrees(field: str, seen: Any, want: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*LOSSES.TABLE, *KERAS])
-def test_three_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_loss_of_the_table(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Right in every field and as predicted, or unknown for the reason that is named; faults are marked."""
     if name in KERAS:
         from xent_book import behaviours

@@ -135,7 +135,8 @@ class Search:
             if call.order == "prediction" and ((telling and "it returned" not in kept) or not kept):
                 self.said[caller.arrays] = caller.said
             return []
-        if call.order == "prediction":
+        found = [*datasets(call)]
+        if call.order == "prediction":  # after many calls, as some losses change
             again = call.ask(given, t)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
@@ -144,7 +145,7 @@ class Search:
                 a, b = value.ravel()[0], again.ravel()[0]
                 raise NoDiagnosis(f"two equal calls return two values, {a:.6g} and {b:.6g}")
         self.numbers.add(not np.isnan(value).all())
-        return list(datasets(call))
+        return found
 
     def described(self, found: list[Candidate]) -> Diagnosis:
         """Choose among the models, put the further questions, and let fresh batches judge."""

@@ -263,7 +263,7 @@ class Reader(Trial):
             return f"gives {float(seen.sum())}"
         choices: dict[str, Changes] = {
             "left out" + self.divided(valid): {"left_out": law.left_out | {label: valid}}
-            for valid in (True, False)
+            for valid in (False, True)  # of a sum it is the latter, which means of sequences ask for
         }
         if self.binary:
             choices["read as a number"] = {}
@@ -316,35 +316,30 @@ class Reader(Trial):
         return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon
 
     def edges(self, left: tuple[int, ...], targets: tuple[str, ...]) -> None:
-        """Rows that a loss should survive, and the note if it does not; a batch of which every label is left out."""
-        logits, binary, probes = self.kind == "logits", self.binary, list[tuple[str, Pair]]()
+        """Notes on rows that a loss should survive, and on a batch of which every label is left out."""
+        logits, binary, probes = self.kind == "logits", self.binary, dict[str, Pair]()
         if left and not binary:
             x, t = self.batch(4, 43)
-            probes = [("{} where every label is left out", (x, np.full(t.shape, left[0])))] * (not self.ndim)
+            if not self.ndim and (seen := self.call(x, np.full(t.shape, left[0]))) is not None:
+                zero = ": 0 / 0" * bool(np.isnan(seen))
+                self.notes.append(f"{float(seen) + 0:.4g} where every label is left out{zero}")
             x, t = x.copy(), t.copy()
             x[0], t[0] = np.nan, left[0]
-            probes.append(("a nan logit reaches the loss from a row that is left out", (x, t)))
+            probes["a nan logit reaches the loss from a row that is left out"] = x, t
         if self.law.reading.rank < 2 and not self.soft:
-            over, zero = (
-                "a logit of 1000 for the right class costs {}: exp overflows",
-                "gives nan: 0 * log(0)",
-            )
-            probes += [(over, self.alone(1000.0, 0.0))] * logits
             for form, name in (("indices", "indices"), ("rows", "one-hot")):
-                if logits and name in targets:
+                if logits and not binary and name in targets:
                     said = f"a logit of -inf for a wrong class gives nan with {name} targets: 0 * inf"
-                    probes.append((said, self.alone(0.3, -np.inf, form)))
+                    probes[said] = self.alone(0.3, -np.inf, form)
+            if logits:
+                said = "a logit of 1000 for the right class costs inf or nan: exp overflows"
+                probes[said] = self.alone(1000.0, 0.0)
             if self.kind == "probabilities":
-                said = "a probability of 1 for the label 1 " if binary else "a zero for a wrong class "
-                probes.append((said + zero, self.alone(1.0, 0.5 * binary)))
-        for said, pair in probes:
-            huge, every = "1000" in said, "every label" in said
-            if (seen := self.call(*pair)) is None and not huge:
-                continue
-            seen = np.array(np.nan) if seen is None else seen
-            if every or np.isnan(seen).any() or (huge and not np.isfinite(seen).all()):
-                value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
-                self.notes.append(said.format(value) + ": 0 / 0" * (value == "nan" and every))
+                said = "a probability of 1 for the label 1" if binary else "a zero for a wrong class"
+                probes[f"{said} gives nan: 0 * log(0)"] = self.alone(1.0, 0.5 * binary)
+        for said, pair in probes.items():
+            if (seen := self.call(*pair)) is not None and not np.isfinite(seen).all():
+                self.notes.append(said)
 
     def renormalises(self) -> str:
         """What becomes of probabilities that do not sum to one."""
@@ -380,9 +375,9 @@ class Reader(Trial):
         lost = self.said["renormalises"] != "yes" and not isinstance(found, str) and np.isnan(found[0]).any()
         if lost and seen is not None and np.isfinite(seen).all():
             return ", and nan for a sure and right answer"
-        near, far = (1e-3, (1e-6, 1e-9, 1e-14)) if probabilities else (-9.0, (-31.0, -80.0))
+        far = (1e-6, 1e-9, 1e-14) if probabilities else (-31.0, -80.0)
         plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
-        for extreme in () if law.reading.rank > 1 else (near,) if self.coarse else far:
+        for extreme in () if law.reading.rank > 1 or self.coarse else far:
             pair, along = self.alone(extreme), self.alone(extreme if probabilities else 1.0, 0.0)[0]
             if not isinstance(found := trial.gradient(*pair), str):
                 whole = plain.slopes(*pair, found[1], along).sum()
@@ -410,17 +405,17 @@ class Reader(Trial):
         means = [*itertools.product((False, True), MEANS)]
         for layout in ("last", "second") if shape == "(N, K)" else (kept.layout,):
             for pad in [*pads[:1], None] if self.asking.form == "indices" else [None]:
-                seen, out = self.ragged(layout, pad), {} if pad is None else dict.fromkeys(pads, True)
+                seen, out = self.ragged(layout, pad), {} if pad is None else {pad: True}
                 answered |= bool(seen)
                 for shifts, mean in means if seen and layout not in found else ():
                     axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
-                    told: Changes = {"over": mean, "shifts": shifts, "layout": layout}
-                    told["left_out"] = kept.left_out | out
+                    change: Changes = {"over": mean, "shifts": shifts, "layout": layout}
+                    told = change | {"left_out": kept.left_out | out}
                     if seen[0][2].ndim == axes and all(self.holds(v, x, t, **told) for x, t, v in seen):
                         said = "over all positions" if pad is None and "valid" in mean else mean
                         what = "no label" if pad is None else f"label {pad}"
                         how = "shifts the labels itself" if shifts else "compares position t with label t"
-                        found[layout] = f"{said} ({what} left out); {how}", replace(kept, **told)
+                        found[layout] = f"{said} ({what} left out); {how}", replace(kept, **change)
                         break
         if shape != "(N, K)":
             self.notes.append(f"takes inputs of the shape {shape} only")
