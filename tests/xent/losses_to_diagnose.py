@@ -500,7 +500,7 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "labels in int32": (lambda z, y: ce(z, y.long()), (drawn(9, 4), Y9.int()), {}),
     "a label that no class is": (ce, (drawn(9, 4), torch.arange(9) % 5), "is refused: IndexError"),
     "-100 counts as 0":
-        (lambda z, y: ce(z, y.clamp(min=0)), (drawn(150, 4), YMASKED), {"ignored": "-100: counted as class 0"}),
+        (lambda z, y: ce(z, y.clamp(min=0)), (drawn(150, 4), YMASKED), {"ignored": "-100, -1: counted as class 0"}),
     "soft targets": (ce, (drawn(8, 4), torch.rand(8, 4)), {}),
     # Students and teachers, two softmaxes.
     "KL at 4": (distilled(kl, 4.0), students(30, 9), DISTILLED | {"temperature": 4.0}),
@@ -646,7 +646,7 @@ FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
 # A sum of losses and a mean of penalties is no sum and no mean; of others the order decides what the penalty is.
 APART = {
     "sum": {"z-loss"},
-    "z-loss": {"sign", "bits", "a seventh", "softmax twice", "weighed", "255"},
+    "z-loss": {"sign", "bits", "a seventh", "softmax twice", "weighed"},
     "softmax twice": {"cooled"},
 }
 for i, one in enumerate(FAULTS):

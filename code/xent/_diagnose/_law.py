@@ -174,6 +174,7 @@ class Law:
     mean: str = "over the valid tokens"
     over: str = ""  # the mean over sequences
     counts: Array = field(default_factory=lambda: np.ones(1))
+    common_counts: bool = False  # a label that is left out has its common terms, averaged over all rows
     clamped: bool = False  # nothing that counts costs 0, not 0 / 0
     left_out: dict[float, bool] = field(default_factory=dict)
     # The class that a label which is none counts as; -1 is the last.
@@ -325,7 +326,10 @@ class Law:
         counts = ~gone * w / (k if self.binary else 1)
         mean = self.over if self.over and len(shape) > 1 and not self.binary else self.mean
         c = coefficient(mean, counts.reshape(*shape, *counts.shape[1:]), self.clamped).reshape(w.shape)
-        each = (c * np.where(out, 0.0, own + w * common)).reshape(*shape, *own.shape[1:])
+        beside = c * w * ~out
+        if self.common_counts:
+            beside = np.full(w.shape, 1.0 if mean == "a sum" else 1 / len(x))
+        each = (c * np.where(out, 0.0, own) + beside * common).reshape(*shape, *own.shape[1:])
         each = each[:, 0] if flat and self.binary else each
         return np.moveaxis(each, -1, axis) if self.binary and not flat else np.asarray(each)
 

@@ -262,9 +262,10 @@ class Reader(Trial):
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
         choices: dict[str, Changes] = {
-            "left out" + self.divided(valid): {"left_out": law.left_out | {label: valid}}
-            for valid in (False, True)  # of a sum it is the latter, which means of sequences ask for
-        }
+            "left out" + self.divided(valid) + ", though what is added counts" * more:
+            {"left_out": law.left_out | {label: valid}, "common_counts": more}
+            for more in (bool(law.common), False) for valid in (False, True)  # for a sum True, as sequences need it
+        }  # fmt: skip
         if self.binary:
             choices["read as a number"] = {}
         for c in dict.fromkeys((label % k, *range(min(k, FULL)))) if not self.binary else ():
@@ -338,7 +339,8 @@ class Reader(Trial):
                 said = "a probability of 1 for the label 1" if binary else "a zero for a wrong class"
                 probes[f"{said} gives nan: 0 * log(0)"] = self.alone(1.0, 0.5 * binary)
         for said, pair in probes.items():
-            if (seen := self.call(*pair)) is not None and not np.isfinite(seen).all():
+            seen = self.call(*pair)
+            if seen is not None and (np.isnan(seen) | np.isinf(seen) * ("exp" in said)).any():
                 self.notes.append(said)
 
     def renormalises(self) -> str:
