@@ -397,12 +397,8 @@ TABLE: dict[str, tuple[Any, ...]] = {
         lambda p, t: -np.sum(np.atleast_2d(t) * np.log(np.atleast_2d(p) + 1e-7)) / len(np.atleast_2d(p)),
         NPROB | {"clip": DELTA},
     ),
-    "weights of both labels": (  # of three labels, multi-label Keras
-        lambda t, p: -(np.array([3.0, 2, 2]) * t * np.log(p) + np.array([0.5, 1, 2]) * (1 - t) * np.log(1 - p)).mean(),
-        BIN | FIRST | NPROB | {"class_weights": (0.5, 1.0, 2.0), "pos_weight": (6.0, 2.0, 1.0)},
-    ),
     "255 in the mean":  # open-mmlab/mmsegmentation, avg_non_ignore=False
-        (lambda z, y: each(z, y, ignore_index=255).mean(), {"ignore_index": (255,)}),
+        (lambda z, y: each(z, y, ignore_index=int("255")).mean(), {"ignore_index": (255,)}),
     "flat margins":  # logistic loss of gradient boosting, flat arrays
         (lambda z, y: np.log1p(np.exp(-(2 * y - 1) * z)).mean() if z.ndim == 1 else 1 / 0, {"family": BCE}),
     "mean of the classes' means":  # a contest's balanced log loss
@@ -454,6 +450,9 @@ TABLE: dict[str, tuple[Any, ...]] = {
         (lambda z, y: (z.logsumexp(1).detach() - z.gather(1, y[:, None])[:, 0]).mean(), {"gradient": NOT}),
     "half of a student detached":
         (lambda s, q: distilled(kl)(0.5 * s + 0.5 * s.detach(), q), students(30, 6), DISTILLED | {"gradient": NOT}),
+    "z-loss detached": (
+        lambda z, y: ce(z, y) + 0.01 * z.detach().logsumexp(1).pow(2).mean(), {"z_loss": 0.01, "gradient": NOT},
+    ),
     "negatives detached": (lambda z, t: bce(torch.where(t > 0.5, z, z.detach()), t), BIN | {"gradient": NOT}),
     "rows that have to sum to one": (
         lambda p, y: F.nll_loss((p + p.detach()).log() - math.log(2), y) if ((p.sum(1) - 1).abs() < 1e-9).all()
