@@ -645,7 +645,7 @@ FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
 # A sum of losses and a mean of penalties is no sum and no mean; of others the order decides what the penalty is.
 APART = {
     "sum": {"z-loss"},
-    "z-loss": {"sign", "bits", "a seventh", "softmax twice", "weighed"},
+    "z-loss": {"sign", "bits", "a seventh", "softmax twice", "weighed", "cooled"},
     "softmax twice": {"cooled"},
 }
 for i, one in enumerate(FAULTS):
