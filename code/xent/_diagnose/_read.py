@@ -222,7 +222,8 @@ class Reader(Trial):
 
     def ignored(self, own: Any) -> tuple[str, tuple[int, ...]]:
         """What labels that are no class do, and those that are left out, which the law is told."""
-        k, zeros, binary = 2 if self.binary else self.k, self.law.left_out, self.binary
+        k, binary = 2 if self.binary else self.k, self.binary
+        zeros = {int(y): valid for y, valid in self.law.left_out.items()}
         if self.soft or self.asking.form not in (("rows", "indices") if binary else ("indices",)):
             return NAT, ()
         same = "as an ignored index it acts the same"
@@ -230,7 +231,7 @@ class Reader(Trial):
         mine = [] if own is None else np.unique(to_numpy(own).astype(np.float64)).tolist()
         strange = [int(v) for v in mine if v % 1 == 0 and not 0 <= v < k][:50]
         asked = [*STRANGE, *strange, *numbers_within(self.caller.loss)[:200], k, k + 1, -k, -k - 1]
-        said = {int(y): "left out" + self.divided(valid) for y, valid in zeros.items()}
+        said = {y: "left out" + self.divided(valid) for y, valid in zeros.items()}
         said |= {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < k}
         left = [v for v, what in said.items() if what.startswith("left out")]
         if every := len(left) > 8:
