@@ -134,7 +134,7 @@ def print_book(browser: Browser, site: Path, pages: list[str]) -> PdfReader:
 def main() -> None:
     """Print the book, and offer it on the page that says how to get it."""
     toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
-    pages = [n for n in re.findall(r"(?:root|file): (\S+)", toc) if not re.search(r"/ledger/|/api$", n)]
+    pages = [n for n in re.findall(r"(?:root|file): (\S+)", toc) if not re.search(r"/ledger/|/api", n)]
     found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
     path = os.environ.get("CHROMIUM") or next(filter(None, found), None)
     with sync_playwright() as playwright:

@@ -165,7 +165,7 @@ def names(record: Record) -> dict[str, int]:
     """Return the names of a record and the levels of these: whether the book's index says that it is the main place."""
     heading = record.headings[-1]
     found = {name(heading): 1}
-    if "api.html#" in record.url:  # of two twins the arrays' comes first
+    if "/api" in record.url:  # of two twins the arrays' comes first
         found[name(heading.rpartition(".")[2])] = 1 if "torch" in heading else LEVELS
     for keyword in (text for weight, text in record.said if weight == KEYWORD):
         for one in (keyword, keyword.partition(";")[0]):

@@ -69,7 +69,7 @@ globalThis.xentFind = (() => {
     }
     const named = new Map(postings(`=${[...new Set(plain.map((word) => stemmer.stemWord(word)))].sort().join(" ")}`).found);
     const rank = ({ score, share }, at) => {
-      const place = coded && records[at][0].includes("api.html#") ? 3 : records[at][1];
+      const place = coded && records[at][0].includes("/api") ? 3 : records[at][1];
       return (whole && score * (share / whole) ** 0.7 * place) + (named.has(at) ? 2000 * place + 500 * (named.get(at) === 1) : 0);
     };
     const ranked = scores.map((one, at) => [rank(one, at), at]).filter(([score]) => score).sort(([one, i], [other, j]) => other - one || i - j);

@@ -27,9 +27,12 @@ XENT_SEED=1 (2, 3, ...) moves the seed of every generator made by `rng`, and hyp
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +99,18 @@ def claim(
     return test_of
 
 
+def defined(chapter: str, *names: str, **given: Any) -> dict[str, Any]:
+    """What a chapter imports, and what it defines under these names."""
+    cells = json.loads((Path(__file__).parents[1] / "chapters" / f"{chapter}.ipynb").read_text("utf-8"))[
+        "cells"
+    ]
+    lines = [n for c in cells if c["cell_type"] == "code" for n in ast.parse("".join(c["source"])).body]
+    said = [{ast.unparse(t) for t in getattr(n, "targets", [])} | {getattr(n, "name", "")} for n in lines]
+    kept = [n for n, own in zip(lines, said, strict=True) if "Import" in type(n).__name__ or own & set(names)]
+    exec(compile(ast.Module(kept, []), chapter, "exec"), given)
+    return given
+
+
 def printed(label: str, old: str = "", new: str = "") -> None:
     """An equation of the book proves the claim, as it is printed, or with this piece of it replaced by another."""
     import mpmath
@@ -108,6 +123,17 @@ def printed(label: str, old: str = "", new: str = "") -> None:
         raise RuntimeError(f"{label} has no {old}: {tex}")
     with mpmath.workdps(reader.DIGITS):
         assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *page.row(label)), "")
+
+
+def held(call: Callable[[], Any]) -> Array:
+    """The bytes that PyTorch holds over time, beyond what it held before the call, as its allocator counts them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        call()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
 
 
 def one_hot(y: Array, classes: int) -> Array:

@@ -79,6 +79,26 @@ def unseen(x: Array, widest: float = np.inf) -> None:
     assert low < 0 < high < low + widest
 
 
+def contains(x: Array, value: float) -> None:
+    assert interval(x).holds(value)
+
+
+def within(x: Array | float, low: float, high: float, room: float | None = None) -> None:
+    """The mean is between the two; the interval goes beyond by no more than this, or than half of their distance."""
+    assert low < np.mean(x) < high
+    if isinstance(x, np.ndarray):
+        room = (high - low) / 2 if room is None else room
+        assert low - room < interval(x).low < interval(x).high < high + room
+
+
+def between(
+    low: float, high: float, *found: Array | float, room: float | None = None, but_not: dict[str, Any]
+) -> None:
+    """So is each of these, numbers or arrays, and none of those."""
+    rejected = {what: (x, low, high, room) for what, x in but_not.items()}
+    holds(within, *((x, low, high, room) for x in found), but_not=rejected)
+
+
 def printed(x: Array, mean: float, half: float) -> None:
     """The mean and the half-width of its interval, as the page has them, and on the side of zero that they say."""
     low, high = interval(x)

@@ -228,6 +228,23 @@ def of_soft(logits: Any, target_probs: Any, axis: int) -> str:
     return other_axis(target_probs, axis)
 
 
+def no_logarithms(
+    wrong: Any, sums: Any, log_probs: Any, axis: int, slack: float, refuse: Callable[..., None] = refuse_where
+) -> None:
+    """Refuse the first row that is no logarithm of probabilities."""
+    expected = sum_to_one("logarithms of probabilities", log_probs, axis, slack)
+
+    def hint() -> str:
+        return other_axis(math.e**log_probs, axis, LOGITS)
+
+    refuse(wrong, "log_probs", expected, sums, got="a log-sum-exp of {:.6g}", hint=hint)
+
+
+def of_probs(probs: Any, axis: int) -> str:
+    """Say what fits where probabilities were expected to be predictions."""
+    return other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
+
+
 def of_binary(z: Any, y: Any) -> str:
     """Say what fits where probabilities of 1 were expected, one a logit."""
     if ((z == 0) | (z == 1)).all():

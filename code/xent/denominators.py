@@ -4,8 +4,8 @@ The loss of a batch is the sum of a(x) (-log Q(x)) over its B items, divided by 
 Its expectation over independent items is a *weighted* log loss, with a(x) E[1 / (d(x) + the sizes of B - 1 others)]
 as an item's weight up to a factor B. Where the weights differ, the distribution P of the data does not minimise it.
 
-`learnt_distribution` computes it for items of any kind, `tilted_lengths` for sequences, whose size is their
-length, `learnt_lengths` for answers to prompts, and `eos_optimum` for a model with one stop probability.
+`learnt_distribution` computes it for items of any kind, `learnt_lengths` for sequences, whose size is their length,
+with prompts or without, and `eos_optimum` for a model with one stop probability.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _validate
 from ._validate import MOST_SHARING, Floats, count, probabilities, refuse_where, shown, weights
 
-__all__ = ["eos_optimum", "learnt_distribution", "learnt_lengths", "length_weights", "tilted_lengths"]
+__all__ = ["eos_optimum", "learnt_distribution", "learnt_lengths", "length_weights"]
 
 Array = NDArray[np.float64]
 
@@ -163,38 +163,16 @@ def length_weights(
 
 
 @np.errstate(all="ignore")
-def tilted_lengths(
-    lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
-) -> Array:
-    r"""The distribution of lengths that a token mean over a batch teaches a flexible model, without prompts.
-
-    .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
-              \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}
-
-    with arguments and w_B as of `length_weights` and n̄_B the mean length in a batch of B: the model learns the
-    harmonic mean of the batch's mean length. Given its length, a sequence is as likely as it was. This is
-    `learnt_distribution` of the lengths.
-
-    Examples
-    --------
-    >>> from xent.denominators import tilted_lengths
-    >>> tilted_lengths([1, 3])  # a short sequence becomes three times as likely as a long one
-    array([0.75, 0.25])
-    """
-    values, share = _length_probs(lengths, probabilities)
-    tilted = share * inverses(values, share, sharing(batch_size))
-    return np.asarray(tilted / tilted.sum())
-
-
-@np.errstate(all="ignore")
 def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | None = None) -> Array:
     r"""Lengths that a token mean over a batch teaches a flexible model to answer each prompt with.
 
     .. math:: Q^*(n \mid c) = \frac{P(n \mid c)\, w_B(n)}{\sum_k P(k \mid c)\, w_B(k)}, \qquad
               w_B(n) = \mathrm E\Big[\frac{1}{n + S_{B-1}}\Big]
 
-    The companions, whose lengths add up to S_{B-1}, answer any prompt, so that all of the data decide the
-    weights. An answer competes with the other answers to its own prompt only.
+    The companions, whose lengths add up to S_{B-1}, answer any prompt, so that all of the data decide the weights,
+    those of `length_weights`. An answer competes with the other answers to its own prompt only. Without prompts the
+    model learns the harmonic mean of a batch's mean length. For a distribution P of lengths n the same is
+    `learnt_distribution` of P, n and B.
 
     Parameters
     ----------

@@ -22,17 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, without_nan
-from ._validate import (
-    BINARY_LOGITS,
-    LOGITS,
-    PREDICTIONS_FIRST,
-    Each,
-    Floats,
-    Number,
-    Reduction,
-    Total,
-    Values,
-)
+from ._validate import BINARY_LOGITS, PREDICTIONS_FIRST, Each, Floats, Number, Reduction, Total, Values
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp
 
@@ -414,12 +404,7 @@ def nll(
     # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-
-        def hint() -> str:
-            return check.other_axis(np.exp(array), axis, LOGITS)
-
-        expected = check.sum_to_one("logarithms of probabilities", array, axis, tolerance)
-        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
+        check.no_logarithms(wrong, excess, array, axis, tolerance)
     return reduce_each(-_picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
 
 
@@ -465,10 +450,8 @@ def log_loss(
     array, axis = check.logits_array(probs, "probs", axis)
     labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
 
-    def hint() -> str:
-        return check.other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
-
-    p = _picked(check.probabilities(array, "probs", axis, hint=hint), axis, labels)
+    given = check.probabilities(array, "probs", axis, hint=lambda: check.of_probs(array, axis))
+    p = _picked(given, axis, labels)
     with np.errstate(all="ignore"):
         losses = _within(-np.log(p), check.held(clip(eps), p.dtype))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from experiments import shared
 from experiments.shared import BATCH, Settings, Transformer, chunks
-from xent.denominators import length_weights, tilted_lengths
+from xent.denominators import learnt_distribution, length_weights
 
 HERE = Path(__file__).parent
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "blocks")
@@ -110,7 +110,7 @@ def predict(lengths: Ints) -> Row:
         weight = np.bincount(position, expected_weights(lengths, arm)) / counts
         learnt = weight * true / (weight @ true)
         if arm.startswith("B="):  # the package has the tilt, too
-            tilted = tilted_lengths(support, int(arm[2:]), probabilities=true)
+            tilted = learnt_distribution(true, support, int(arm[2:]))
             np.testing.assert_allclose(learnt, tilted, rtol=1e-9)
         cost = float(np.log(weight @ true) - np.log(weight) @ true)
         arms[arm] = {"mean_length": float(learnt @ support), "cost": max(0.0, cost)}

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page
 
 import xent
 from xent import elicitation, gradients, information, scoring
-from xent.denominators import tilted_lengths
+from xent.denominators import learnt_distribution
 from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def say_scores(truth: float, report: float) -> list[str]:
 def say_tilt(batch: float) -> list[str]:
     lengths, size = np.arange(1, 400), round(2**batch)
     law = 0.1 * 0.9 ** (lengths - 1.0)
-    learnt = tilted_lengths(lengths, size, probabilities=law / law.sum())
+    learnt = learnt_distribution(law / law.sum(), lengths, size)
     return [f"B = {size}", f"{text(float(learnt @ lengths), 2)} tokens", f"{text(100 * learnt[0], 1)} %"]
 
 

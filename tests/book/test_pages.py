@@ -226,7 +226,16 @@ RULES = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21
 
 @pytest.mark.parametrize(("width", "scheme"), [(DESK[0], "light"), (PHONE[0], "dark")])
 @pytest.mark.parametrize(
-    "name", ["index", "search", "genindex", "chapters/08_which_loss", "chapters/errata", "chapters/api"]
+    "name",
+    [
+        "index",
+        "search",
+        "genindex",
+        "chapters/08_which_loss",
+        "chapters/errata",
+        "chapters/api",
+        "chapters/api_torch",
+    ],
 )
 def test_axe_finds_nothing(browser: Browser, built_site: Path, name: str, width: int, scheme: Any) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)

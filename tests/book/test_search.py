@@ -73,6 +73,16 @@ def test_the_browser_has_the_words_of_the_build(page: Page, records: list[Any]) 
     assert [h for h in urls if not [one for one in found[h] if one.endswith(tuple(urls[h]))]] == []
 
 
+def test_a_rare_word_counts_for_more(page: Page, server: str) -> None:
+    """Nineteen sections that say a frequent word often, and one that says a rare word in passing."""
+    sections = [[f"chapters/{n}.html", 1.0, [f"Section {n}"], ""] for n in range(20)]
+    words = {"frequent": [7] + [15] * 18, "rare": [19 * 8 + 2]}
+    index = {"levels": 7, "stop": [], "records": sections, "words": words}
+    page.route("**/sections.json", lambda route: route.fulfill(json=index))
+    found = page.evaluate(FOUND, ["frequent rare"])["frequent rare"]
+    assert found[0].endswith("chapters/19.html") and len(found) == 3
+
+
 def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
     """By the phone's button and by the keys: sections with an excerpt, no page loaded, no more than 150 kB."""
     fetched: dict[str, int] = {}

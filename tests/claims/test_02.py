@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import mpmath
@@ -11,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.datasets import load_digits, load_wine
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import xent
 from adversary import batches, claim, designs, distributions, labels, one_hot, printed, rng
@@ -18,28 +18,8 @@ from xent import gradients
 
 Array = np.ndarray
 DIGITS, WINE = load_digits().data / 16, load_wine()
+SQUARED = RidgeClassifier(alpha=0)  # least squares of a row of ones and minus ones for each label
 nll_loss = torch.nn.functional.nll_loss
-
-
-def with_ones(x: Array) -> Array:
-    return np.column_stack([x, np.ones(len(x))])
-
-
-def softmax_fit(x: Array, y: Array, steps: int, start: float = 0.0) -> Array:
-    """Softmax regression by gradient descent: the weights, with those of a column of ones in the last row."""
-    a, onehot = with_ones(x), np.eye(y.max() + 1)[y]
-    w = start * rng(0).normal(size=(a.shape[1], onehot.shape[1]))
-    for _ in range(steps):
-        w -= 2.0 * a.T @ (xent.softmax(a @ w) - onehot) / len(y)
-    return w
-
-
-def predicted_by(x: Array, w: Array) -> Array:
-    return np.asarray((with_ones(x) @ w).argmax(axis=1))
-
-
-def squared_fit(x: Array, y: Array) -> Array:
-    return np.asarray(np.linalg.lstsq(with_ones(x), np.eye(y.max() + 1)[y], rcond=None)[0])
 
 
 SOME = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.2, 0.3, 0.25], [0.7, 0.1, 0.1, 0.1]]), np.array([0, 3, 3])
@@ -76,7 +56,7 @@ def tops(tied: bool) -> list[Array]:
 
 
 @claim(
-    "Softmax is a soft version of the one-hot",
+    "the result approaches the one-hot row",
     on=lambda: tops(tied=False),
     but_not=lambda: {f"a tie for the top, {k}": row for k, row in enumerate(tops(tied=True))},
 )
@@ -141,16 +121,6 @@ def test_from_logits(z: Array, dtype: Any, of: Any = shifted) -> None:
         assert dtype is None or np.isinf(-np.log(xent.softmax(z).astype(dtype)[0]))
 
 
-@claim(
-    "Where the label's probability rounds to 1",
-    on=lambda: rng(3).uniform(38, 700, 20),
-    but_not={"a label whose probability does not round to 1": 30.0},
-)
-def test_what_rounds_to_one_costs_nothing(margin: float) -> None:
-    sure = np.array([margin, -0.1, -0.5, -0.9])
-    assert xent.softmax(sure)[0] == 1 and shifted(sure) == 0 < xent.cross_entropy(sure[None], [0])
-
-
 @pytest.mark.erratum("4.6", "conditional")
 @claim(
     "The prediction for an example is right ... cannot tell.",
@@ -190,8 +160,8 @@ def starts() -> list[Any]:
 
 
 @claim(
-    "If a model's weights keep all logits near",
-    "If your loss starts far above that",
+    "If a model's random initial weights keep",
+    "If your mean loss starts far above that",
     on=starts,
     but_not=lambda: {
         "measurements in their own units": WINE.data @ rng(5).normal(scale=0.01, size=(13, 3)),
@@ -223,17 +193,6 @@ test_the_losses_of_a_text = claim(
 )(printed)
 
 
-@cache
-def table_of(text: str, steps: int) -> tuple[Array, Array, Array]:
-    """The pairs of a text, and the table that is fitted to them."""
-    characters = sorted(set(text))
-    ids = np.array([characters.index(c) for c in text])
-    table = np.zeros((len(characters),) * 2)
-    for _ in range(steps):
-        np.subtract.at(table, ids[:-1], 10 * gradients.cross_entropy_gradient(table[ids[:-1]], ids[1:]))
-    return ids[:-1], ids[1:], table
-
-
 SEA = "she sells sea shells by the sea shore. the shells she sells are sea shells for sure." * 2
 
 
@@ -243,15 +202,15 @@ SEA = "she sells sea shells by the sea shore. the shells she sells are sea shell
     but_not={"the table before the fit": (SEA, 0)},
 )
 def test_counting_is_the_fit(text: str, steps: int = 1500) -> None:
-    before, after, table = table_of(text, steps)
-    counts = np.zeros_like(table)
+    characters = sorted(set(text))
+    ids = np.array([characters.index(c) for c in text])
+    before, after = ids[:-1], ids[1:]
+    table, counts = np.zeros((2, len(characters), len(characters)))
+    for _ in range(steps):
+        np.subtract.at(table, before, 10 * gradients.cross_entropy_gradient(table[before], after))
     np.add.at(counts, (before, after), 1)
     best = -np.log((counts / counts.sum(axis=1, keepdims=True).clip(1))[before, after]).mean()
     assert best - 1e-12 <= xent.cross_entropy(table[before], after) < 1.01 * best
-
-
-def gaussian(g: Any) -> Any:
-    return stats.norm(scale=g.uniform(0.1, 5)).logpdf
 
 
 UNEQUAL = np.where(np.arange(40) < 20, 0.01, 1.0)
@@ -260,7 +219,8 @@ UNEQUAL = np.where(np.arange(40) < 20, 0.01, 1.0)
 @claim(
     "Minimising squared error is maximum likelihood",
     on=lambda: [
-        (x, x.sum(axis=1) + rng(8).normal(size=len(x)), gaussian(rng(8))) for _, x, _ in designs(rng(8))
+        (x, x.sum(axis=1) + rng(8).normal(size=len(x)), stats.norm(scale=rng(8).uniform(0.1, 5)).logpdf)
+        for _, x, _ in designs(rng(8))
     ],
     but_not=lambda: {
         "unequal variance": (rng(8).normal(size=(40, 2)), UNEQUAL, stats.norm(scale=UNEQUAL).logpdf),
@@ -283,14 +243,14 @@ def clusters(g: Any, sizes: tuple[int, ...] = (40, 40, 40)) -> tuple[Array, Arra
 
 @claim(
     "on class labels, a linear model fitted in this way",
-    on=lambda: [clusters(rng(seed)) for seed in range(10)],
+    on=lambda: [(*clusters(rng(seed)), SQUARED) for seed in range(10)],
     but_not=lambda: {
-        "softmax regression": (*clusters(rng(0)), lambda x, y: softmax_fit(x, y, 4000)),
-        "a large class in the middle": clusters(rng(0), (20, 400, 20)),
+        "softmax regression": (*clusters(rng(0)), LogisticRegression(C=np.inf)),
+        "a large class in the middle": (*clusters(rng(0), (20, 400, 20)), SQUARED),
     },
 )
-def test_masking(x: Array, y: Array, fit: Any = squared_fit) -> None:
-    assert (predicted_by(x, fit(x, y)) == 1).sum() == 0
+def test_masking(x: Array, y: Array, model: Any) -> None:
+    assert (model.fit(x, y).predict(x) == 1).sum() == 0
 
 
 @claim(

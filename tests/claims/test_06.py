@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -20,26 +18,20 @@ from sklearn.naive_bayes import BernoulliNB
 from sklearn.neighbors import KNeighborsClassifier
 
 import xent
-from adversary import claim, distributions, one_hot, rng
+from adversary import claim, defined, distributions, one_hot, rng
 from xent_book import behaviours
 from xent_book.exercises.certify import RIGHT
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
 Array = np.ndarray
-CHAPTER = Path(__file__).parents[2] / "chapters" / "06_certify.ipynb"
 U = 2.0**-53
 
 
 @cache
 def chapter() -> dict[str, Any]:
-    """The functions that the chapter defines: `per_example`, the cases of `certify`, and `certify` itself."""
-    names: dict[str, Any] = {"np": np, "mpmath": mpmath, "warnings": warnings, "Callable": Callable}
-    for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code" and ("def certify(" in source or "def per_example(" in source):
-            exec(source.split("\n\n\nprint(")[0], names)
-    return names
+    parts = "Array", "Loss", "K", "cases", "truth", "grade"
+    return defined("06_certify", "per_example", "certify", *parts)
 
 
 def by_row(t: Array, p: Array, eps: float = 1e-300) -> Array:

@@ -497,18 +497,6 @@ def test_weights_multiply_the_odds(p: float, w: float, option: str = "pos_weight
 
 
 @claim(
-    "Leaving it out just before the loss is too late if the layer's input contains such values",
-    on=[math.nan, math.inf],
-    but_not={"rows left out before the layer": (math.nan, True)},
-)
-def test_where_rows_of_nan_are_left_out(bad: float, before: bool = False) -> None:
-    x, y, model = torch.randn(5, 3), torch.tensor([0, 1, 2, 3, -100]), nn.Linear(3, 4)
-    x[4], keep = bad, y != -100
-    ce(model(x[keep]) if before else model(x)[keep], y[keep]).backward()
-    assert model.weight.grad is not None and model.weight.grad.isnan().any()
-
-
-@claim(
     "it takes no class out of the softmax",
     on=[(k, c) for k in (3, 10) for c in (0, k - 1)],
     but_not={"a logit of -inf": (3, 0, -math.inf)},

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize, minimize_scalar
 from sklearn.datasets import load_breast_cancer
-from torch.nn.functional import cross_entropy, logsigmoid, nll_loss, one_hot
+from torch.nn.functional import logsigmoid
 
 import xent
-from adversary import SEED, claim, distributions, logits, rng, weights
-from xent import denominators, scoring
+from adversary import SEED, claim, distributions, logits, rng
+from xent import scoring
 from xent.elicitation import elicited, expected_score
 
 Array = NDArray[Any]
@@ -177,52 +177,6 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(inverse: Inverse, q
         np.testing.assert_allclose(inverse(q), p, atol=1e-5)
     except ValueError as error:
         raise AssertionError from error
-
-
-def learnt(p: Array, w: Array, size: int, kind: str = "mean") -> Array:
-    """What PyTorch's losses teach: minus their slope in each log-probability, over all batches of this size."""
-    log_q = torch.zeros(len(p), dtype=torch.float64, requires_grad=True)
-    for batch in itertools.product(range(len(p)), repeat=size):
-        loss = nll_loss(log_q.expand(size, -1), torch.tensor(batch), torch.tensor(w), reduction=kind)
-        (float(p[list(batch)].prod()) * loss).backward()  # type: ignore[no-untyped-call]
-    assert log_q.grad is not None
-    return normal(-log_q.grad.numpy())
-
-
-def batches() -> Iterator[tuple[Array, Array, Array]]:
-    g = rng(6)
-    for size, (_, w) in itertools.product((1, 2, 4), weights(g, 3)):
-        if (w > 0).all() and np.ptp(w) > 0:
-            p = g.dirichlet(np.full(3, 2.0))
-            yield (q := learnt(p, w, size)), p, w
-            np.testing.assert_allclose(denominators.learnt_distribution(p, w, size, weight=w), q, rtol=1e-8)
-    for size in (1, 7, 100):
-        p, w = g.dirichlet(np.ones(3)), np.exp(2 * g.standard_normal(3))
-        yield denominators.learnt_distribution(p, w, size, weight=w), p, w
-
-
-ONE_TO_THREE = np.arange(1.0, 4)
-
-
-@claim(
-    "Over small random batches, a class-weighted loss bends",
-    "PyTorch's weighted mean over class indices divides",
-    on=batches,
-    but_not=lambda: {
-        "a constant divisor": (learnt(BELIEF, ONE_TO_THREE, 2, "sum"), BELIEF, ONE_TO_THREE),
-        "batches that all hold the same classes": (normal(BELIEF * ONE_TO_THREE), BELIEF, ONE_TO_THREE),
-        "no weights": (BELIEF, BELIEF, np.ones(3)),
-    },
-)
-def test_the_batch_takes_part_of_the_weights_back(q: Array, p: Array, w: Array) -> None:
-    """The odds lie between those of the data and those of the weighted data; PyTorch's own means."""
-    heavy, light = w.argmax(), w.argmin()
-    odds = [r[heavy] / r[light] for r in (p, q, w * p)]
-    assert odds[0] * (1 - 1e-12) <= odds[1] < odds[2] * (1 - 1e-9)
-    z, y, by_class = torch.tensor(rng(6).normal(size=(3, 3))), torch.arange(3), torch.tensor(w)
-    each = -z.log_softmax(-1).diagonal() * by_class
-    torch.testing.assert_close(cross_entropy(z, y, by_class), each.sum() / by_class.sum())
-    torch.testing.assert_close(cross_entropy(z, one_hot(y, 3).double(), by_class), each.mean())
 
 
 # ------------------------------------------------------------------------------------- trained models

@@ -27,7 +27,6 @@ def share(alpha: float, T: float) -> float:
 
 @claim(
     "the mixture without $T^2$ at $\\alpha$ is, up to a factor",
-    "leaving the factor out amounts to a different",
     on=lambda: (
         (K, T, a, share(a, T)) for K in (2, 6, 1000) for T in (0.5, 2.0, 20.0) for a in (0.05, 0.4, 0.9)
     ),
@@ -125,7 +124,6 @@ def other_balances() -> dict[str, tuple[str, Array]]:
     "With ten classes and $T^2$, the balance hardly moves",
     "With ten classes the factor $T^2$ keeps the soft part",
     "With a thousand classes or more, $T^2$ helps but is not enough here.",
-    "In the gradient with respect to a vocabulary's logits, labels that the student gets wrong therefore",
     "With as many classes as a vocabulary has tokens, the factor is not enough",
     "so the labels' noise partly cancels",
     on=balances,
@@ -167,8 +165,8 @@ def test_the_size_of_a_wrong_answer(K: int, z: Array, right: bool = False) -> No
 
 
 @claim(
-    "Where the factor is measured again every ten steps",
-    "after 150 steps the soft one is a quarter of the hard one",
+    "Where it is measured again every ten steps",
+    "the soft gradient is, after 150 steps, a quarter",
     "So measure again as you train.",
     on=[(K, seed, 10, 1.0) for K in (10, 100) for seed in (0, 1, 2)]
     + [(10, 0, 151, 0.25), (100, 0, 151, 0.2)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,21 +50,19 @@ def preferred(scores: Array, reference: Array, beta: float, compared: Array) -> 
     return np.asarray(xent.softmax(best.x))
 
 
+THREE = np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2])  # scores, and a reference
+
+
 @claim(
     "If people prefer $a$ to $b$ ... from each answer to every other.",
     on=lambda: [
         (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, pairs, 0)
         for g in [rng(2)]
-        for k in (2, 3, 8)
-        for beta in (0.3, 1.0, 3.0)
-        for pairs in ("all", "neighbours")
+        for k, beta, pairs in itertools.product((2, 3, 8), (0.3, 1.0, 3.0), ("all", "neighbours"))
     ],
     but_not={
-        "no reference": (np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2]), 1.0, "all", 1),
-        "an answer that is never compared": (
-            *(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2])),
-            *(1.0, "all but the last answer's", 0),
-        ),
+        "no reference": (*THREE, 1.0, "all", 1),
+        "an answer that is never compared": (*THREE, 1.0, "all but the last answer's", 0),
     },
 )
 def test_the_best_policy_follows_the_scores(
@@ -78,7 +75,7 @@ def test_the_best_policy_follows_the_scores(
 
 @claim(
     "A model that finds all captions equally similar ... size of the batch.",
-    "with equal similarities it is $\\log (N / 4)$",
+    "with equal similarities the loss is $\\log (N / 4)$",
     on=[(8, 8), (64, 64), (64, 16), (512, 128)],
     but_not={"a mean over the ranks": (64, 64.0 / 16)},
 )
@@ -93,17 +90,14 @@ def test_a_batch_is_its_classes(batch: int, seen: float) -> None:
 
 @claim(
     "its probabilities sum to 1, so with two true",
-    on=lambda: [(k,) for k in (2, 3, 20)],
-    but_not={"two coins": (0,)},
+    on=[2, 3, 20],
+    but_not={"two coins": 0},
 )
 def test_softmax_shares_a_unit(classes: int) -> None:
-    def loss(z: Any) -> float:
-        p = xent.softmax(z) if classes else 1 / (1 + np.exp(-z))
-        return float(-np.log(p[:2]).sum())
-
-    best = minimize(loss, rng(3).normal(size=classes or 2), tol=1e-10)
-    p = xent.softmax(best.x) if classes else 1 / (1 + np.exp(-best.x))
-    np.testing.assert_allclose(p[:2], 0.5, atol=1e-3)
+    share = xent.softmax if classes else xent.sigmoid
+    start = rng(3).normal(size=classes or 2)
+    best = minimize(lambda z: -np.log(share(z)[:2]).sum(), start, tol=1e-10)
+    np.testing.assert_allclose(share(best.x)[:2], 0.5, atol=1e-3)
     assert best.fun >= 2 * np.log(2) - 1e-6
 
 
@@ -114,15 +108,15 @@ def independent(g: Draw) -> tuple[Array, Array]:
     return masks, np.where(masks, p, 1 - p).prod(1)
 
 
+EITHER = np.array([[1, 0, 0], [0, 1, 1]]), np.array([2 / 7, 5 / 7])
+
+
 @claim(
     "For independent pixels Dice asks for a mask, 0 or 1",
     on=lambda: [(*independent(rng(seed)), True) for seed in range(40)],
     but_not={
         "squared error": (*independent(np.random.default_rng(3)), False),
-        "either the first pixel or both others": (
-            *(np.array([[1, 0, 0], [0, 1, 1]]), np.array([2 / 7, 5 / 7])),
-            True,
-        ),
+        "either the first pixel or both others": (*EITHER, True),
     },
 )
 def test_dice_asks_for_a_mask(masks: Array, chance: Array, dice: bool) -> None:
@@ -166,7 +160,7 @@ def test_frequent_items_are_corrected(p: Array, drawn: Array, columns: int, corr
 
 
 @claim(
-    "They have the same optimum if the model can express",
+    "whose optimum, if the model can express it, is the same",
     on=lambda: [(rng(seed).dirichlet(np.ones(k), 2 * k), "weights") for seed in range(4) for k in (2, 5)],
     but_not={"both cures at once": (np.random.default_rng(0).dirichlet(np.ones(3), 4), "both")},
 )

@@ -39,16 +39,10 @@ def pushes(beta: float, group: int, alpha: float, by: str) -> tuple[Array, float
 
 
 COINS = [(0.1, 8, 1.0), (0.1, 8, 0.75), (0.17, 2, 0.6), (0.7, 16, 1.0)]
-PRINTED = {
-    (0.1, 8, 1.0, "its own powers"): 0.539,
-    (0.1, 8, 0.75, "its own powers"): 0.443,
-    (0.1, 8, 1.0, "one"): 0.609,
-}
 
 
 @claim(
     "that a supervised loss with the same divisor",
-    r"The push is 0.539 for $\alpha = 1$ and 0.443",
     "It would be unbiased if the gradient of a response",
     on=[(*coin, by) for coin in COINS for by in ("its own powers", "all tokens", "one", "one mean")],
     but_not={f"no bias, {coin}": (*coin, "its own powers", 0.0) for coin in COINS},
@@ -59,7 +53,6 @@ def test_the_push_of_an_aggregator(
     push, exact = pushes(beta, group, alpha, by)
     foretold = exact if mean is None else mean
     assert abs(push.mean() - foretold) < 4.5 * push.std() / np.sqrt(len(push)) + 1e-4
-    assert round(exact, 3) == PRINTED.get((beta, group, alpha, by), round(exact, 3))
 
 
 @claim(

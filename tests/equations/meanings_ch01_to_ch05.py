@@ -75,16 +75,6 @@ def descent(d: Draw) -> Env:
     return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "cal L": J, "nabla": "w"}
 
 
-def fitted(d: Draw) -> Env:
-    """A logistic regression at its minimum."""
-    N = 6
-    x = np.hstack([column([1] * N), column([-2, -1, 0, 1, 2, d.gauss(0, 1)])])
-    y = column([0, 1, 0, 1, 0, 1])
-    slope = lambda a, b: list((x.T @ (sigmoid(x @ column([a, b])) - y))[:, 0])
-    best = column(mp.findroot(slope, (0, 0)))
-    return {"N": N, "x": x, "y": y, "hat p": sigmoid(x @ best), "over": {"i": range(1, N + 1)}}
-
-
 # --------------------------------------------------------------------------------------- 2, multiclass
 
 
@@ -451,11 +441,6 @@ def dead(d: Draw) -> Env:
     kind, digits = FORMATS[d.number % 3]
     a = mp.log(2) * digits + [0.01, 1, 50, -1, 0.3, 200][d.number]
     return {"fl": lambda x: mp.mpf(float(kind(float(x)))), "a": a, "u": mp.mpf(2) ** -digits}
-
-
-def exponent(d: Draw) -> Env:
-    delta, far = mp.mpf(d.gauss(0, 1)), mp.mpf(-80 if d.number == 3 else d.gauss(0, 3))
-    return {"d": far, "delta": delta, "closer": lambda s: {"d": s * far, "delta": s * delta}}
 
 
 def clipped(d: Draw) -> Env:

@@ -225,21 +225,12 @@ def convex(d: Draw) -> Env:
 
 
 def local(d: Draw) -> Env:
-    """A local rule by the integral of c / x; with its binary relatives, which need no logarithm."""
+    """A local rule by the integral of c / x."""
     e, c, x = m.one(d), d.real(), d.share()
     b, p = d.column(), softmax(column(d.gauss(0, 1) for _ in range(d.classes)))
     area = cache(lambda x: mp.quad(lambda t: c / t, [x, mp.sqrt(x), 1]))
     rules = np.array([[lambda x, k=k: area(x) + b[k, 0]] for k in range(d.classes)], object)
     return e | {"s": rules, "c": c, "b": b, "x": x, "p": p}
-
-
-def binary_rule(d: Draw) -> Env:
-    """Shuford's rules: every threshold has its price, weighed by any positive function."""
-    a, b, p = d.real(), d.real(), d.share()
-    price = lambda c: a + b * c
-    first = lambda q: mp.quad(lambda c: (1 - c) * price(c), [q, 1])
-    second = lambda r: mp.quad(lambda c: c * price(c), [0, 1 - r])
-    return {"s_1": first, "s_2": second, "p": p}
 
 
 def calibration(d: Draw) -> Env:

@@ -54,7 +54,6 @@ ROWS: dict[str, Any] = {
     "eq-weights-derivatives": (
         m.logistic, r"\nabla^2 \mathcal L(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
     ),
-    "eq-score-zero": labels.fitted,
     "eq-label-likelihood": labels.many,
     "eq-one-hot": (m.one, r"0 \log 0 = 0"),
     "eq-log-odds": m.one,
@@ -91,7 +90,6 @@ ROWS: dict[str, Any] = {
     "eq-grad-family": labels.family,
     "eq-grad-layer": labels.backward,
     "eq-grad-lse": m.gradient,
-    "eq-grad-hessian": m.gradient,
     "eq-grad-variance": m.gradient,
     "eq-grad-curvature": m.gradient,
     "eq-grad-lipschitz": m.gradient,
@@ -107,7 +105,6 @@ ROWS: dict[str, Any] = {
     "eq-gap-form": m.gaps,
     "eq-clipped-loss": m.certify,
     "eq-clipped-gradient": labels.clipped,
-    "eq-exp-error": labels.exponent,
     "eq-certify-sum": m.certify,
     "eq-certify-top": models.small,
     "eq-certify-top32": models.small,
@@ -152,7 +149,6 @@ ROWS: dict[str, Any] = {
     "eq-f-divergence": models.convex,
     "eq-local-condition": (models.local, r"\dots"),
     "eq-log-unique": models.local,
-    "eq-two-class-condition": models.binary_rule,
     "eq-calibration-refinement": models.calibration,
     "eq-den-two-losses": models.two_losses,
     "eq-den-ignore": models.ignoring,

@@ -125,10 +125,6 @@ def test_minus_infinity_is_a_class_without_probability() -> None:
         (soft(z, [0.25, 0.0, 0.75]), [0.25, 0, -0.25]),
         (soft(z, [0.0, 0.5, 0.5]), [0.5, -0.5, 0]),
         (binary, [-1, 1, 0, 0.75]),
-        (xent.cross_entropy(z, 1), INF),
-        (xent.cross_entropy(z, 0, label_smoothing=0.3), INF),
-        (xent.soft_cross_entropy(z, [0.0, 0.5, 0.5]), INF),
-        (xent.binary_cross_entropy(-INF, 1), INF),
         (xent.focal_loss(z, 1, alpha=[1.0, 0.0, 1.0]), 0),
     ):
         np.testing.assert_array_equal(got, expected)
@@ -189,13 +185,9 @@ def test_nothing_is_clipped_unless_asked_for() -> None:
 def test_zeros_and_the_smallest_numbers() -> None:
     half = [0.5, 0.5]
     kl = information.kl_divergence
-    assert (
-        information.entropy(CERTAIN)
-        == kl(CERTAIN, CERTAIN)
-        == 0
-        == information.cross_entropy(CERTAIN, CERTAIN)
-    )
-    assert information.cross_entropy(half, CERTAIN) == kl(half, CERTAIN) == INF
+    assert information.entropy(CERTAIN) == 0
+    for measure in (information.cross_entropy, kl):
+        assert measure(CERTAIN, CERTAIN) == 0 and measure(half, CERTAIN) == INF
     assert kl(CERTAIN, half) == np.log(2)
     one_hot = np.array([[0, 1], [1, 0]])
     for kind in ("i1", "u8", "f2"):

@@ -1,20 +1,14 @@
-"""The kernels of the losses of rows against their formulas, at every option, and what both are called by."""
+"""The kernels of the losses of rows against their formulas, at every option."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
-import typing
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import xent
-import xent.torch as xt
 from xent.torch._divergence import Coarse, Divergence
 from xent.torch._row_losses import Distributions, Entropy, Focal, Labels, RowLoss, Terms
 
@@ -85,15 +79,3 @@ def test_terms_survive_as_text() -> None:
     parts = tuple(loss for loss, _ in CASES)
     for terms in (Terms(parts, None, 2.0, 3.0), Terms(parts[:1]), Terms(parts[:2], (0.25, 0.75))):
         assert Terms.of(terms.text()) == terms
-
-
-def public(module: ModuleType) -> list[Any]:
-    return [f for name in module.__all__ if callable(f := getattr(module, name)) and inspect.isfunction(f)]
-
-
-@pytest.mark.parametrize("module", [xent, xent.distillation, xent.gradients, xt], ids=lambda m: m.__name__)
-def test_no_loss_returns_anything(module: ModuleType) -> None:
-    """A type checker knows what a loss returns."""
-    for function in public(module):
-        if "reduction" in inspect.signature(function).parameters:
-            assert typing.get_type_hints(function)["return"] is not Any, function

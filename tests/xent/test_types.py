@@ -6,12 +6,13 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
-import xent
-from xent import distillation, losses
+import xent.torch
+from xent import distillation, gradients, losses
 
 ROOT = Path(__file__).parents[2]
 SOUND = {
@@ -70,3 +71,5 @@ def test_the_reduction_says_whether_a_loss_is_a_number(tmp_path: Path) -> None:
 def test_what_comes_back_is_of_that_type() -> None:
     assert isinstance(xent.nll([[0.0]], [0]), np.floating)
     assert isinstance(xent.nll([[0.0]], [0], reduction="none"), np.ndarray)
+    others = [getattr(module, name) for module in (gradients, xent.torch) for name in module.__all__]
+    assert not [f for f in others if inspect.isfunction(f) and get_type_hints(f)["return"] is Any]

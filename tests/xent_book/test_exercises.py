@@ -114,14 +114,6 @@ def _with_one_shift(z: Any, y: Any) -> Any:
     return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
 
 
-def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
-    """With both arguments of H swapped: right forwards, and H(Q, P) picks the row that is certain of P's mode."""
-    return (
-        np.argmin(xent.information.cross_entropy(np.broadcast_to(p, rows.shape), rows)),
-        np.argmin(xent.information.cross_entropy(rows, np.broadcast_to(p, rows.shape))),
-    )
-
-
 def _plus_epsilon(log_q: Any, p: Any, mask: Any) -> Any:
     return (p * (np.log(p + 1e-12) - log_q)).sum(-1)[mask].mean()
 
@@ -187,7 +179,6 @@ def _larger_first(a: Any, b: Any) -> Any:
             lambda a, b: np.array(exercises.get("paired-losses").reference(a, b)),
             "agrees with",
         ),
-        ("kl-directions", _by_cross_entropy, "the entropy of Q differs from row to row"),
         (
             "lm-bucket",
             lambda z, kept, at: (

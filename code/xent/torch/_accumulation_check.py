@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -170,8 +171,6 @@ def check_accumulation(
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
-    if tolerance is not None:
-        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
     return compare(model, everyone, mine, whole_batch, step, reference, masks, tolerance, group)
 
 
@@ -193,6 +192,8 @@ def compare(
     by.
     """
     ranks, steps = len(everyone), len(mine)
+    if tolerance is not None:
+        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
     def plainly(batch: B) -> Any:
         batch = copy.deepcopy(batch)  # a step may pop the labels out of it
@@ -209,11 +210,11 @@ def compare(
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     norms = exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
-    counts, shifted = (None if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
+    counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted or {}, apart,
-        plain=reference is not None,
-    ).judge(tolerance is None)  # fmt: skip
+        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted, apart,
+        plain=reference is not None, measured=tolerance is None,
+    ).judge()  # fmt: skip
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
@@ -224,6 +225,9 @@ class _Verdict(NamedTuple):
     ok: bool
     cause: str
     repair: str = ""
+
+
+_wrong = partial(_Verdict, False)
 
 
 @dataclass
@@ -239,15 +243,16 @@ class _Evidence:
     ranks: int
     eps: float  # of the coarsest dtype
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
-    counts: dict[str, Floats] | None  # each (W K,), by what is counted
+    counts: dict[str, Floats]  # each (W K,), by what is counted; empty where that is not known
     shifted: dict[str, Floats]  # the same for a model that shifts the labels
     apart: bool  # whether the ranks ended with different gradients
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
+    measured: bool  # whether the tolerance is to follow from the noise
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
 
-    def set_noise_aside(self, measured: bool) -> None:
+    def set_noise_aside(self) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
 
         A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
@@ -264,15 +269,15 @@ class _Evidence:
         free = (seen - len(self.alone)) / seen if seen else 0.0
         noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
         self.noise = max(noise, self.eps, limit / 100) / 2
-        if measured:
+        if self.measured:
             self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
         # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
         if self.counts and not self.fits(self.counts["targets"]) and self.fits(self.shifted["targets"]):
             self.counts = self.shifted
-        self.by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        self.by = [what for what, n in self.counts.items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
         self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
-        if self.counts is None or self.means or not self.told():
+        if self.means or not self.counts or not self.told():
             return
         n = torch.from_numpy(self.counts["targets"])
         if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
@@ -291,50 +296,43 @@ class _Evidence:
         some = self.alone[self.alone.any(1)]
         return bool(torch.linalg.matrix_rank(some) == len(some))
 
-    def judge(self, measured: bool) -> _Verdict:
+    def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
-        first = self.not_finite() or self.does_not_repeat() or self.not_synchronised() or self.clipped()
-        if first is not None:
-            return first
-        self.set_noise_aside(measured)
-        return (
-            self.right()
-            or self.right_but_for_a_factor()
-            or self.penalised()
-            or self.across_rows()
-            or self.other_weights()
-        )
+        before = self.not_finite, self.does_not_repeat, self.not_synchronised, self.clipped
+        after = self.right, self.right_but_for_a_factor, self.penalised, self.across_rows, self.other_weights
+        return next(verdict for ask in (*before, self.set_noise_aside, *after) if (verdict := ask()))
 
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
             cause = f"the whole batch's own gradient is {what}: look at the loss before the loop"
-            return _Verdict(False, cause)
+            return _wrong(cause)
         bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
             return None
         if not bad:
-            return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
-        empty = self.counts is not None and not any(self.counts["targets"][bad])
-        which = self.names(bad)
-        cause = f"nan from micro-batch {which} alone: {'' if empty else 'probably '}it has no target "
-        return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
+            return _wrong("nan or inf, though no micro-batch has it alone: their sum overflows")
+        sure = "" if self.counts and not any(self.counts["targets"][bad]) else "probably "
+        cause = (
+            f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
+        )
+        return _wrong(cause + "over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
-        drops = nn.modules.dropout._DropoutNd
-        dropout = self.modules(lambda m: isinstance(m, drops) and m.training and m.p > 0)
+        kind = nn.modules.dropout._DropoutNd
+        dropout = self.modules(lambda m: isinstance(m, kind) and m.training and m.p > 0)
         source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
         cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
-        return _Verdict(False, cause + "; that hides the denominators", "model.eval(), and check again")
+        return _wrong(cause + "; that hides the denominators", "model.eval(), and check again")
 
     def not_synchronised(self) -> _Verdict | None:
         cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
         repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
-        return _Verdict(False, cause, repair) if self.apart else None
+        return _wrong(cause, repair) if self.apart else None
 
     def clipped(self) -> _Verdict | None:
         # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere, and nothing
@@ -342,31 +340,28 @@ class _Evidence:
         norms = self.alone.norm(dim=1)
         for gradient in (self.whole, self.ours):
             norm = max(*norms, self.whole.norm(), self.ours.norm())
-            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= min(
-                3e-6 + 1e-6 * norm, 1e-5 * norm
-            )
+            near = min(3e-6 + 1e-6 * norm, 1e-5 * norm)
+            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= near
             elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
             if as_long[-1] and (as_long[:-1] & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
-                return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
+                return _wrong(cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
     def right(self) -> _Verdict | None:
         if not error(self.ours, self.whole) <= self.tolerance or self.beaten():
             return None
-        wrong = self.whole_batch_counts()
-        if wrong is not None:
-            cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
-            return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+        if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
+            cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
+            return _wrong(cause, "count what the loss sums over: after the shift, without padding")
         if self.miscounts:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
-            return _Verdict(False, cause, "divide by the number of targets")
+            return _wrong(cause, "divide by the number of targets")
         even, off = self.alone.mean(0), _angle(self.ours, self.whole)
         apart = error(even, self.whole)
         between = self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
         if (self.even() or between) and apart > max(2 * self.eps, 1e-3):
-            return _Verdict(
-                False,
+            return _wrong(
                 f"cannot tell: what rounding makes here, {self.noise:.2g}, hides the difference between the mean "
                 f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
                 "more would show it, or the same in float32",
@@ -375,12 +370,11 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
-        by = self.by
-        if self.counts is not None and not by and not self.fits(self.counts["targets"]) and self.told():
+        if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
-        if "sequences" in by and "targets" not in by:
+        if "sequences" in self.by and "targets" not in self.by:
             cause += (
-                f"; both divide by {_either(by)}, not by targets: where a sequence adds the mean of its tokens, "
+                f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
                 "and not their sum, long ones count for less, and a model learns to write short ones"
             )
             return _Verdict(True, cause + "; equal numbers of them hide a mean of means" * self.even())
@@ -394,46 +388,37 @@ class _Evidence:
         if "GradScaler" in words:
             repair = "check without the scaler, or have the step unscale its gradients"
         also = "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
-        return _Verdict(False, f"the right direction, {words}" + also * self.even(), repair)
+        return _wrong(f"the right direction, {words}" + also * self.even(), repair)
 
     def across_rows(self) -> _Verdict | None:
         residual = error(_weights(self.alone, self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
         if norms := self.modules(_normalises_by_batch):
-            return _Verdict(
-                False,
+            return _wrong(
                 f"batch normalisation ({norms}): its statistics are each micro-batch's own, so that no "
                 "denominator makes up the whole batch",
                 "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
-        for what, mixture in self.mixtures():
+        for what, mixture in self.faults:
             if error(self.ours, mixture) <= self.tolerance:
-                return _Verdict(
-                    False,
+                return _wrong(
                     f"{what}; and no weights of them make up the whole batch, as with a loss of two terms that "
                     "have two denominators (a z-loss or a balance loss over other tokens), or one that looks "
                     "across rows",
                     "sum each term, and divide it by its own count in the whole window",
                 )
-        return _Verdict(
-            False,
+        return _wrong(
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
             "loss), or it is rounding: pass tolerance=",
         )
 
-    def mixtures(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the gradients that known faults give."""
-        for what, weights in self.faults():
-            yield what, torch.from_numpy(weights.ravel()) @ self.alone
-
     def penalised(self) -> _Verdict | None:
         """Whether all that is too much is proportional to the parameters, or to their signs."""
         parameters = [_full(p).double().cpu().flatten() for p in self.model.parameters()]
         sizes = [len(p) for p in parameters]
-        rest = "the rest is right"
-        for what, mixture in [(rest, self.whole), *self.mixtures()]:
+        for what, mixture in [("the rest is right", self.whole), *self.faults]:
             excess = self.ours - mixture
             if float(excess.norm()) <= self.tolerance * float(self.whole.norm()):
                 continue
@@ -445,85 +430,68 @@ class _Evidence:
                     continue  # each parameter has the penalty or has it not
                 fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
                 if error(fitted, excess) <= 1e-3:
-                    return _Verdict(
-                        False,
+                    return _wrong(
                         f"a penalty on the parameters' {norm} enters with every micro-batch, or is not in the whole "
                         f"batch's loss: what is too much is proportional to its gradient; {what}",
                         "add the penalty once a window, or divide it by the number of micro-batches",
                     )
         return None
 
+    def best(self) -> float:
+        """How far the direction is from the nearest that a known fault gives."""
+        return min((_angle(self.ours, mixture) for _, mixture in self.faults), default=math.inf)
+
     def beaten(self) -> bool:
         """Whether weights that a known fault gives explain the direction clearly better than the right ones do."""
-        best = min((_angle(self.ours, mixture) for _, mixture in self.mixtures()), default=math.inf)
-        return self.noise < _angle(self.ours, self.whole) >= 2 * best
+        return self.noise < _angle(self.ours, self.whole) >= 2 * self.best()
 
     def other_weights(self) -> _Verdict:
-        known = [(what, mixture, _angle(self.ours, mixture)) for what, mixture in self.mixtures()]
-        best = min((angle for *_, angle in known), default=math.inf)
-        for what, mixture, angle in known:
+        near = max(2 * self.best(), self.noise)
+        for what, mixture in self.faults:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             fits = factor and error(self.ours, factor * mixture) <= self.tolerance
-            if fits and angle <= max(2 * best, self.noise):
+            if fits and _angle(self.ours, mixture) <= near:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
+                return _wrong(what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
             if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
-                return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
+                return _wrong(cause, "zero_grad() after the optimiser's step only")
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
-            return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        if some := self.left_out_or_repeated(found, due):
-            return some
-        cause = f"unknown: the micro-batches have weights {_listed(found)} where {_listed(due)} is due"
-        hint = "" if self.means or self.counts is not None else "; targets= would say more"
-        return _Verdict(False, cause + hint, SUM_ONCE)
-
-    def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
-        """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
-        if not self.told():
-            return None  # then the weights are not the only ones
-        live = self.alone.any(1)
-        gone = (found.abs() <= max(self.tolerance, 1e-3) * found.abs().max()) & live
-        if gone.any() and (live & ~gone).any():
-            kept = live & ~gone
-            cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; the others have weights "
-            cause += f"{_listed(found[kept])}, where {_listed(due[kept])} is due"
-            return _Verdict(False, cause, "give every micro-batch to the window")
-        times = torch.where(live, found / due, 1.0).round()
-        more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(times.tolist()) if t > 1]
-        repeated = 0 < len(more) < live.sum() and bool((times >= 1).all())
-        if repeated and error(times * due @ self.alone, self.ours) <= self.tolerance:
-            cause = f"micro-batch {', '.join(more)}; the others once"
-            return _Verdict(False, cause, "take every micro-batch once")
-        return None
+            return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
+        cause = f"the micro-batches have the weights {_listed(found)} where {_listed(due)} is due"
+        hint = "" if self.means or self.counts else "; targets= would say more"
+        return _wrong(cause + hint, SUM_ONCE)
 
     def names(self, which: list[int]) -> str:
         """Name micro-batches by their numbers."""
-        return ", ".join(
-            f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in which
-        )
+        one, k = self.ranks == 1, self.steps
+        return ", ".join(f"{i}" if one else f"{i % k} of rank {i // k}" for i in which)
 
     def empty(self) -> str:
         """Name the micro-batches without a gradient, which a mean of means counts."""
-        zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
-        if self.counts is not None:
-            zero = [i for i in zero if not self.counts["targets"][i]]
+        none = ~self.alone.any(1).numpy() & (self.counts.get("targets", np.zeros(1)) == 0)
+        zero = none.nonzero()[0].tolist()
         return f"; micro-batch {self.names(zero)} adds nothing, and is counted" if zero else ""
 
-    def faults(self) -> Iterator[tuple[str, Floats]]:
-        """Yield the weights, summing to one, that known faults give the micro-batches' means."""
+    @cached_property
+    def faults(self) -> list[tuple[str, Tensor]]:
+        """The gradients that known faults make of the micro-batches' means."""
+        return [(what, torch.from_numpy(weights.ravel()) @ self.alone) for what, weights in self.weighed()]
+
+    def weighed(self) -> Iterator[tuple[str, Floats]]:
+        """Yield the weights, summing to one, that known faults give."""
         if not self.means:
             return
-        (w, k), counts = (shape := (self.ranks, self.steps)), self.counts or {}
+        w, k = shape = self.ranks, self.steps
         where = " and ".join(["over the micro-batches"] * (k > 1) + ["over the ranks"] * (w > 1))
         even = np.full(shape, 1 / (w * k))
         yield f"a mean of means {where}: each weighs the same, however many targets it has", even
-        shares = {what: (n / n.sum()).reshape(shape) for what, n in counts.items() if n.sum()}
-        known = self.counts is not None and self.fits(counts["targets"])
+        shares = {what: (n / n.sum()).reshape(shape) for what, n in self.counts.items() if n.sum()}
+        known = self.counts and self.fits(self.counts["targets"])
         # Counts are exact, where the gradients are almost parallel.
         share = shares["targets"] if known else _weights(self.alone, self.whole).numpy().reshape(shape)
         if w > 1 and k > 1:
@@ -540,10 +508,8 @@ class _Evidence:
             rest = "which is not what the whole batch weighs them by (class weights?)"
             yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
         if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
-            yield (
-                "a running count: each micro-batch is divided by the targets so far",
-                share / share.cumsum(1),
-            )
+            so_far = share / share.cumsum(1)
+            yield "a running count: each micro-batch is divided by the targets so far", so_far
         for share in shares.values():
             names = _either(what for what, same in shares.items() if np.array_equal(same, share))
             yield f"the micro-batches are weighed by their {names}, not by their targets", share
@@ -551,32 +517,26 @@ class _Evidence:
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
         k, w, n = self.steps, self.ranks, self.total("targets")
-        missing, reference = (
-            "the factor W is missing",
-            ", or divided by a constant, which reference= would show",
-        )
+        constant = "" if self.plain else ", or divided by a constant, which reference= would show"
+        means = "means are added up and never divided, as by a model that takes the trainer's count "
+        means += "(num_items_in_batch) and drops it" + constant
+        missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
+        much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
+        twice = "divided by K twice, as by the loop and by its trainer"
+        of_k = [(1.0, "", ""), *[(k, "K", means), (1 / k, "1/K", twice)] * (k > 1)]
+        of_w = [(1.0, "", ""), *[(1 / w, "1/W", missing), (w, "W", much)] * (w > 1)]
+        _, *products = itertools.product(of_k, of_w)
         hypotheses = [
-            (k, "K", "means are added up and never divided, as by a model that takes the trainer's count "
-                     "(num_items_in_batch) and drops it" + reference * (not self.plain)),
-            (1 / k, "1/K", "divided by K twice, as by the loop and by its trainer"),
-            (1 / w, "1/W", f"{missing}, which the count of all ranks needs where gradients are averaged over ranks"),
-            (w, "W", "a factor W where each rank divides by its own count, or gradients summed over ranks"),
-            (k * w, "K W", "divided neither by the micro-batches nor by the ranks"),
-            (1 / (k * w), "1/(K W)", f"divided by K twice, and {missing}"),
-            (k / w, "K/W", f"never divided by K, and {missing}"),
-            (w / k, "W/K", "divided by K twice, and W times too large"),
-            *((n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}")
-              for what in self.counts or {} if what != "targets"),
-            (n, "N", "summed, and never divided by the targets"),
-        ]  # fmt: skip
+            (a * b, f"{x} {y}".strip(), "; ".join(filter(None, (s, t)))) for (a, x, s), (b, y, t) in products
+        ]
+        counts = [what for what in self.counts if what != "targets"]
+        hypotheses += [
+            (n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}") for what in counts
+        ]
         found = [
-            f"{name} = {value:g} times what it should be: {words}"
-            if name
-            else f"{factor:.4g} of what it should be: {words}"
-            for value, name, words in hypotheses
+            f"{f'{name} = {value:g} times' if name else f'{factor:.4g} of'} what it should be: {words}"
+            for value, name, words in [*hypotheses, (n, "N", "summed, and never divided by the targets")]
             if abs(factor / value - 1) <= self.tolerance
-            and (w > 1 or "W" not in name)
-            and (k > 1 or "K" not in name)
         ]
         return "; or ".join(found or [self.roughly(factor)])
 
@@ -588,24 +548,17 @@ class _Evidence:
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and abs(k / factor / full - 1) <= self.tolerance:
             return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
-        counted = round(n / factor) if self.counts is not None and factor > 0 else 0
+        counted = round(n / factor) if self.counts and factor > 0 else 0
         if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
             return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
-        hint = "" if self.counts is not None else "; targets= would compare it with counts"
+        hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
         return f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
-        n = (self.counts or {})["targets"]
-        return (
-            f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(n / n.sum())}"
-        )
-
-    def whole_batch_counts(self) -> str | None:
-        """Return what the whole batch counts in place of `targets`, if that can be told."""
-        # Dividing by sequences is a choice, and not a miscount.
-        return None if not self.by or {"targets", "sequences"} & set(self.by) else self.versus(self.by[0])
+        share = self.counts["targets"] / self.total("targets")
+        return f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(share)}"
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
@@ -621,7 +574,7 @@ class _Evidence:
         return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
 
     def total(self, what: str) -> float:
-        return float(self.counts[what].sum()) if self.counts is not None else math.nan
+        return float(self.counts[what].sum()) if self.counts else math.nan
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -641,7 +594,9 @@ def _either(what: Iterable[str]) -> str:
 
 
 def _listed(numbers: Tensor | Floats) -> str:
-    return ", ".join(f"{x:.3g}" for x in numbers.tolist())
+    values = numbers.tolist()
+    least = 1e-3 * max(map(abs, values))  # rounding leaves some of what has no weight
+    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in values)
 
 
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
@@ -659,9 +614,8 @@ def _in_all_ways(masks: list[Tensor], first: int) -> dict[str, Floats]:
     targets = each(Tensor.sum)
     if any(c.ndim < 2 for c in masks):
         known = all(c.dtype is torch.bool for c in masks)
-        return {"targets": targets} | (
-            {"rows, those too that are ignored": each(Tensor.numel)} if known else {}
-        )
+        rows = {"rows, those too that are ignored": each(Tensor.numel)} if known else {}
+        return {"targets": targets, **rows}
     least = each(lambda c: c.flatten(1).sum(1).clamp(min=1).sum())
     return {
         "targets": targets,

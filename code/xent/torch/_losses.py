@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent._validate import BINARY_LOGITS, Reduction
 from xent.distillation import above_zero
 from xent.losses import clip, exponent
 
@@ -254,12 +254,7 @@ def nll(
         tolerance = check.sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
         wrong = ~(torch.expm1(excess).abs() <= tolerance)
-
-        def hint() -> str:
-            return check.other_axis(log_probs.exp(), axis, LOGITS)
-
-        expected = check.sum_to_one("logarithms of probabilities", log_probs, axis, tolerance)
-        asked.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
+        check.no_logarithms(wrong, excess, log_probs, axis, tolerance, asked.refuse_where)
     return _pick(moved, labels, counts, weight, sample_weight, asked, torch.neg)
 
 
@@ -279,11 +274,7 @@ def log_loss(
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, asked, axis=axis)
-
-    def fits() -> str:
-        return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
-
-    tensors.distributions(probs, "probs", probs, "probs", axis, asked, fits)
+    tensors.distributions(probs, "probs", probs, "probs", axis, asked, partial(check.of_probs, probs, axis))
     eps = held(clip(eps), moved)
 
     def loss(p: Tensor) -> Tensor:

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from xent._validate import number
-
 from . import _accumulation_check as check
 from ._accumulate import moved, ranks_of
 from ._accumulation_check import AccumulationReport, random_states_kept, untouched
@@ -71,8 +69,6 @@ def check_trainer(
     `experiments/trainers` records it, ``check_trainer(trainer).cause`` is "the right direction, 0.8897 of what it
     should be: divided by the 145 labels before the shift, not by the 129 targets".
     """
-    if tolerance is not None:
-        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
     if batches is not None and not isinstance(batches, Iterable):
         raise TypeError(f"batches: expected an iterable of micro-batches, got {type(batches).__name__}")
     pair = isinstance(trainer, tuple | list) and len(trainer) == 2

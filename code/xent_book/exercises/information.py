@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,57 +61,6 @@ def _paired() -> list[tuple[Any, ...]]:
     return cases
 
 
-def _best(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
-    return int(np.argmin([divergence(p, q) for q in candidates]))
-
-
-def _naive(p: Array, q: Array) -> Any:
-    """The divergence without the convention 0 log 0 = 0: nan, which argmin takes for the smallest."""
-    return (p * np.log(p / q)).sum()
-
-
-def _shifted(p: Array, q: Array, eps: float) -> Any:
-    """The divergence with an epsilon in both logarithms."""
-    return (p * np.log((p + eps) / (q + eps))).sum()
-
-
-def _reverse(p: Array, q: Array) -> Any:
-    return information.kl_divergence(q, p)
-
-
-def _left_out(p: Array, q: Array) -> Any:
-    """The divergence without its infinite terms."""
-    return _naive(p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)])
-
-
-def _both_ways(divergence: Callable[[Array, Array], Any]) -> Callable[[Array, Array], tuple[int, int]]:
-    return lambda p, c: (_best(divergence, p, c), _best(lambda a, b: divergence(b, a), p, c))
-
-
-def _closest(p: Array, candidates: Array) -> tuple[int, int]:
-    return _best(information.kl_divergence, p, candidates), _best(_reverse, p, candidates)
-
-
-def _candidates() -> list[tuple[Any, ...]]:
-    return [
-        (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
-        # Forward: only the last row covers p, at hundreds of nats. Reverse: only the middle row stays inside p.
-        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 1e-300, 0.9]])),
-        (
-            np.array([0.0, 0.3, 0.7]),
-            # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
-            np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
-        ),
-        # The first row is infinite both ways, and cheap with any epsilon. The last one's terms cancel in part.
-        (
-            np.array([0.5, 0.49999, 0.00001, 0.0]),
-            np.array(
-                [[0.5, 0.49999, 0, 0.00001], [0.48, 0.48, 0.04, 0], [0.65, 0.35, 0, 0], [0.55, 0.44, 0.01, 0]]
-            ),
-        ),
-    ]
-
-
 EXERCISES = (
     Exercise(
         "shared-key",
@@ -145,21 +93,5 @@ EXERCISES = (
         lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
         "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)",
         lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a))),
-    ),
-    Exercise(
-        "kl-directions",
-        _closest,
-        _candidates,
-        "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest",
-        _both_ways(_naive),
-        "both indices are those of one direction",
-        lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
-        lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
-        "this compares cross-entropies: the entropy of Q differs from row to row, so subtract it",
-        lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c)),
-        "an infinite divergence has become finite (by an epsilon?), and a row that excludes what happens wins",
-        *(_both_ways(partial(_shifted, eps=10.0**-k)) for k in (6, 9, 12, 16, 30, 300)),
-        _both_ways(_left_out),
-        atol=1e-9,  # the answers are whole numbers
     ),
 )
