@@ -31,6 +31,7 @@ D3, W8 = W3.double(), torch.linspace(0.5, 2, 8).double()
 PLAIN: dict[str, Any] = {
     "family": CE, "first": "prediction", "reads": "logits", "reduction": "mean", "denominator": "N", "factor": 1.0,
     "sign": 1, "unit": "nats", "smoothing": 0.0, "class_weights": None, "pos_weight": None, "temperature": 1.0,
+    "softcap": 0.0,
     "gamma": 0.0, "z_loss": 0.0, "entropy": 0.0, "constant": 0.0, "axis": "the classes",
 }  # fmt: skip
 NPROB, LOGP, FIRST = {"reads": "probabilities"}, {"reads": "log-probabilities"}, {"first": "target"}
@@ -334,6 +335,10 @@ TABLE: dict[str, tuple[Any, ...]] = {
         lambda z, y: -picked(xent.log_softmax(z), y).mean(),
         {"ignored": "-100: refused; -1: counted as the last class"},
     ),
+    "softcap of 30": (lambda z, y: ce(30 * (z / 30).tanh(), y), {"softcap": 30.0}),
+    "softcap of 8, smoothed": (
+        lambda z, y: ce(8 * (z / 8).tanh(), y, label_smoothing=0.2), {"softcap": 8.0, "smoothing": 0.2},
+    ),
     "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
     "z-loss": (lambda z, y: ce(z, y) + 0.001 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.001}),
     "confidence penalty": (
@@ -371,7 +376,6 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "weights of columns, pos_weight": (
         BCEL(weight=W3, pos_weight=torch.tensor([1.0, 2.0, 3.0])), BIN | WEIGHED | {"pos_weight": (1.0, 2.0, 3.0)},
     ),
-    "softcap of 30": (lambda z, y: ce(30 * (z / 30).tanh(), y), ""),
     "weights, z-loss": (lambda z, y: ce(z, y, weight=D3) + 0.02 * z.logsumexp(1).pow(2).mean(), ""),
     "a factor of log K": (lambda z, y: ce(z, y) / math.log(z.shape[1]), "a batch of 6 rows and 5 classes costs"),
     "roots of weights over weights": (

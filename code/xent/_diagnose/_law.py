@@ -30,11 +30,16 @@ CATEGORICAL, BINARY, KL = "categorical cross-entropy", "binary cross-entropy", "
 
 @dataclass(frozen=True)
 class Bend:
-    """What enters the row's loss other than linearly: a temperature, focusing, a number added to p."""
+    """What enters the row's loss other than linearly: a temperature, focusing, a number added to p, a soft cap."""
 
     temperature: float = 1.0
     gamma: float = 0.0
     added: float = 0.0
+    cap: float = np.inf
+
+    def logits(self, x: Array) -> Array:
+        """What the softmax is taken of."""
+        return x / self.temperature if np.isinf(self.cap) else self.cap * np.tanh(x / self.cap)
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Reading:
         """The logarithms of what is read, (n, 1, K) of a choice of several, (n, K, 2) of both sides of binary ones."""
         binary, z = self.family == BINARY, x
         if self.taken != "log-probabilities":
-            z = self.before(x / bend.temperature if self.taken == "logits" else x)
+            z = self.before(bend.logits(x) if self.taken == "logits" else x)
         with np.errstate(all="ignore"):
             if self.taken == "probabilities":
                 z = np.log((np.stack([1 - z, z], -1) if binary else z) + bend.added)
@@ -118,9 +123,9 @@ LEVELS: tuple[tuple[Names, Names], ...] = (
     ((), ()), ((), ("log Z squared",)), ((), ("constant",)), ((), ("entropy",)),
     (("temperature",), ()), (("gamma",), ()), (("added",), ()), ((), ("log Z squared", "constant")),
     (("temperature",), ("log Z squared",)), (("gamma",), ("log Z squared",)), (("gamma",), ("constant",)),
-    (("temperature",), ("constant",)), (("temperature", "gamma"), ()),
+    (("temperature",), ("constant",)), (("temperature", "gamma"), ()), (("cap",), ()),
 )  # fmt: skip
-RANGES = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3)}
+RANGES = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
 
 
 # What one position's loss is multiplied by where B sequences have these counts of labels that count, (B, T).

@@ -306,8 +306,8 @@ class Reader(Trial):
         cost = self.own_cost(impossible, impossible)
         if cost is None:
             return f"refuses the impossible event: {self.caller.said.split(':')[0]}", None
-        if np.isnan(cost):
-            return "nan", None
+        if np.isnan(cost) or np.isfinite(bend.cap):
+            return "nan" if np.isnan(cost) else "no", None
         if not 0 < cost < (np.inf if reads else 900):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
@@ -380,7 +380,7 @@ class Reader(Trial):
             return ", and nan for a sure and right answer"
         far = (1e-6, 1e-9, 1e-14) if probabilities else (-31.0, -80.0)
         plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
-        for extreme in () if law.reading.rank > 1 or self.coarse else far:
+        for extreme in () if law.reading.rank > 1 or self.coarse or np.isfinite(law.bend.cap) else far:
             pair, along = self.alone(extreme), self.alone(extreme if probabilities else 1.0, 0.0)[0]
             if not isinstance(found := trial.gradient(*pair), str):
                 whole = plain.slopes(*pair, found[1], along).sum()
@@ -529,7 +529,7 @@ class Reader(Trial):
         fields = {field: round(law.common.get(name, 0.0), 8) for field, name in terms.items()} | dict(
             family=family, targets=forms, ignore_index=out, ignored=ignored, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4), layout=layout, sequences=sequences,
-            precision=self.dtype,
+            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"), precision=self.dtype,
         )  # fmt: skip
         return self.finish(own, self.gradients(), out, fields)
 

@@ -43,7 +43,7 @@ class Diagnosis:
         The labels that were found to be left out; what labels that are no class do.
     epsilon, clip : float or None, str
         The probability at which it clips, or that it adds, and what an impossible event costs.
-    temperature, gamma, z_loss, entropy, constant : float
+    temperature, softcap, gamma, z_loss, entropy, constant : float
         What the logits are divided by; the focusing; the coefficients of (log Z)^2 and of the prediction's entropy;
         what is added to each row.
     axis, layout, sequences : str
@@ -77,6 +77,7 @@ class Diagnosis:
     epsilon: float | None = None
     clip: str = UNKNOWN
     temperature: float = 1.0
+    softcap: float = 0.0
     gamma: float = 0.0
     z_loss: float = 0.0
     entropy: float = 0.0
@@ -113,6 +114,7 @@ class Diagnosis:
             f"smoothing {self.smoothing or 0:.3g} over {self.smoothing_over}": self.smoothing,
             f"focal, gamma {self.gamma:.3g}": self.gamma,
             f"temperature {self.temperature:.4g}": self.temperature != 1,
+            f"logits capped at {self.softcap:.4g}": self.softcap,
             f"plus {self.z_loss:.4g} times (log Z)^2": self.z_loss,
             f"plus {self.entropy:.4g} times the entropy": self.entropy,
             f"plus {self.constant:.4g} times 1": self.constant,

@@ -120,6 +120,8 @@ class Data:
         def at(rows: Array) -> Array:
             return self.call.units(rows, self.t[:2], self.copies)
 
+        if "cap" in bends:  # under a cap a cost stands still
+            return not self.binary and np.allclose(at(1e4 * x), at(2e4 * x), 1e-4)
         if "log Z squared" in common:
             return not self.binary
         a, b, c = (at(x * s) for s in (100.0, 200.0, 300.0))
@@ -348,7 +350,7 @@ def fits(d: Data, level: int, dtype: str) -> Iterator[Law]:
             reading.kind != d.kind or (reading.family == BINARY) != d.binary,
             # A softmax of one column says nothing, nor does a little of a softmax in half precision.
             d.binary and "softmax" in reading.name and (coarse or call.k == 1),
-            d.kind != "logits" and ("temperature" in bends or "log Z squared" in common),
+            d.kind != "logits" and ({"temperature", "cap"} & {*bends} or "log Z squared" in common),
             level > (0 if reading.kind == "log-probabilities" else 6 if reading.rank else len(LEVELS)),
             reading.rank == 2 and (d.soft or (bends and bends != ("temperature",))),
             d.binary and common and common != ("constant",),
