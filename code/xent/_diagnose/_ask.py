@@ -16,7 +16,7 @@ import numpy as np
 from xent._validate import choice, real_array
 
 from . import _call as calls
-from ._call import LIBRARIES, Caller, Loss, NoDiagnosis, loaded, numbers_within, to_numpy
+from ._call import LIBRARIES, Caller, Loss, NoDiagnosis, loaded, to_numpy
 from ._law import LEVELS, Law
 from ._other_losses import function_of_one, other_axes
 from ._read import Own, Reader
@@ -40,26 +40,16 @@ class Search:
         # Time and memory grow with the square of the classes.
         axes = (shape[-1], shape[1]) if len(shape) > 1 else ()
         self.classes = tuple(n for n in dict.fromkeys(axes) if 2 <= n <= 3000)
-        self.lengths = numbers_within(loss)[1][:8]
-        self.copies, self.deep = (1, 2, *shape[:1]), len(shape) > 2
+        self.deep = len(shape) > 2
         self.said: dict[str, str] = {}
         self.searched = False
         self.answered: list[Data] = []
         self.numbers: set[bool] = set()
 
     def callers(self) -> list[Caller]:
-        """The libraries, that of the reader's batch first, and last those whose arrays seem to be of a wrong type."""
-
-        def strange(caller: Caller) -> bool:
-            for k, form, order in itertools.product((3, 1), PLAIN, ORDERS):
-                call = Call(caller, order, "(N, K)" if k > 1 else "(N,)", form, k)
-                seen = call.ask(np.full((2, k), 1 / 3), np.eye(2, k))
-                if seen is not None or not caller.said.startswith(("TypeError", "AttributeError")):
-                    return False
-            return True
-
-        found = [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in calls.ways(self.loss)]
-        return sorted(found, key=lambda c: (c.arrays != calls.library(self.logits), strange(c)))
+        """The libraries, that of the reader's batch first."""
+        found = [Caller(self.loss, *k) for k in loaded(self.arrays)]
+        return sorted(found, key=lambda c: c.arrays != calls.library(self.logits))
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
@@ -93,11 +83,11 @@ class Search:
             if "N,)" in shape or "(N, 1)" in shape:
                 yield 1
                 return
-            yield from dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES))
+            yield from dict.fromkeys((*self.classes, *CLASSES))
             # With a batch of your own its number of classes was tried: float32 comes next.
             if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
                 told = [int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000]
-                yield from dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)")))
+                yield from dict.fromkeys((*told, *(k for k in MORE if shape == "(N, K)")))
             yield from [large] if tried == 1 and large else [1] * (shape == "(N, K)")
 
         for k in sizes():
@@ -133,11 +123,10 @@ class Search:
         k, value, caller = call.k, None, call.caller
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
         t = np.random.default_rng(4).dirichlet(np.ones(k), 6) if call.soft else t
-        for kind, m in itertools.product(KINDS, self.copies[::2]):
+        for kind in KINDS:
             x = inputs(kind, False, 6, k, np.random.default_rng(2))
-            pair = [np.resize(a, (m if m > 1 else 6, k)) for a in (x, t)]
-            if (seen := call.ask(*pair)) is not None:
-                value, given = seen, pair
+            if (seen := call.ask(x, t)) is not None:
+                value, given = seen, x
                 if not np.isnan(seen).all():
                     break
         if value is None:
@@ -146,8 +135,9 @@ class Search:
             if call.order == "prediction" and ((telling and "it returned" not in kept) or not kept):
                 self.said[caller.arrays] = caller.said
             return []
-        if call.order == "prediction" or caller.names:
-            again = call.ask(*given)
+        found = [*datasets(call)]
+        if call.order == "prediction":  # after many calls, as some losses change
+            again = call.ask(given, t)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
                 raise NoDiagnosis(f"two equal calls return the shapes {shapes}")
@@ -155,7 +145,7 @@ class Search:
                 a, b = value.ravel()[0], again.ravel()[0]
                 raise NoDiagnosis(f"two equal calls return two values, {a:.6g} and {b:.6g}")
         self.numbers.add(not np.isnan(value).all())
-        return list(datasets(call, self.copies))
+        return found
 
     def described(self, found: list[Candidate]) -> Diagnosis:
         """Choose among the models, put the further questions, and let fresh batches judge."""
@@ -166,15 +156,13 @@ class Search:
         forms = {"indices": 0, "logits": 1}  # what takes the latter takes their logarithms, normalised, too
         data, law = min(best, key=lambda f: (forms.get(f[1].form, 2), f[1].first != "prediction"))
         alike = [other for _, other in best if other.form == law.form]
-        orders = {other.first for other in alike if other.reading.name == law.reading.name}
-        # What else explains the same calls.
-        names = {(o.reading.name, o.reading.family) for o in alike if o.first == law.first}
-        names -= {(law.reading.name, law.reading.family)}
-        result, call = Reader(data, law).report(self.batch), data.call
+        orders = {other.first for other in alike if other.reading == law.reading}
+        others = {o.reading for o in alike if o.first == law.first and o.reading != law.reading}
+        result = Reader(data, law).report(self.batch)
         if not result.known:
-            return result if result.tried else other_axes(call.caller, self.batch) or result
+            return result if result.tried else other_axes(data.call.caller, self.batch) or result
+        rivals = (f"{r.family}, reads {r.name}" for r in others)
         first = "either" if len(orders) > 1 else result.first
-        rivals = (f"{family}, reads {name}" for name, family in sorted(names))
         return replace(result, first=first, alternatives=(*result.alternatives, *rivals))
 
     def nothing(self) -> Diagnosis:
@@ -232,7 +220,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
     logits : array_like, Tensor or tuple of int, optional
         A batch of your own, as you pass it to the loss, or its shape. The lengths of its last axis and its second, up
-        to 3000, are tried first as numbers of classes, its number of rows where the loss takes neither one nor two.
+        to 3000, are tried first as numbers of classes.
     targets : array_like or Tensor, optional
         The targets of that batch; labels in it that are no class are tried as ignored ones. With both, the loss is
         called on copies of them, and what it costs stands beside what was predicted.

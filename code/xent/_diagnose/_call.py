@@ -7,7 +7,7 @@ import inspect
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -72,34 +72,9 @@ def parameters(loss: Loss) -> list[inspect.Parameter]:
     return []
 
 
-def ways(loss: Loss) -> list[tuple[str, ...]]:
-    """How two arrays can be passed: by position (an empty tuple), or by two keywords, in either order."""
-    taken = parameters(loss)
-    either = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in taken) > 1
-    if either or any(p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY) for p in taken):
-        return [()]
-    names = [p.name for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p.name for p in taken if p.default is p.empty and p.name in names]
-    pair = tuple((required if len(required) == 2 else names)[:2])
-    return [pair, pair[::-1]] if len(pair) == 2 else [()]
-
-
-def keywords(loss: Loss, passed: tuple[str, ...] = ()) -> list[str]:
-    """The arguments that take a value by name, beside the two arrays, which are passed by position or so."""
-    taken = parameters(loss)
-    if hasattr(loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
-        taken = list(inspect.signature(type(loss).__call__).parameters.values())
-    plain = [p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    plain = [n for n in plain if n not in ("self", *passed)]
-    given = getattr(loss, "keywords", None) or {}
-    found = [n for n in (plain if passed else plain[2:]) if n not in given]
-    return list(dict.fromkeys([*found, *["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in taken)]))
-
-
-def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
-    """Whole numbers that a loss holds, and the lengths of its arrays: candidates to call it with, no more.
-
-    They come from its attributes, its defaults, its closure and its constants, whatever these are called.
+def numbers_within(loss: Loss) -> list[int]:
+    """Whole numbers that a loss holds, in its attributes, defaults, closure and constants, whatever they are called:
+    candidates for a label that is left out, no more.
     """
     found = [*getattr(loss, "__dict__", {}).values(), *(p.default for p in parameters(loss))]
     functions: list[Any] = [loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))]
@@ -110,12 +85,7 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
             found += [p.default for p in inspect.signature(function).parameters.values()]
     held = [d for v in found for d in (v, getattr(v, "__dict__", None)) if isinstance(d, dict)]
     found += [v for d in held if len(d) < 50 for v in d.values()]
-    whole = [v for v in found if isinstance(v, int) and not isinstance(v, bool)]
-    # A class has a property there, which is no shape.
-    shapes = [tuple(v.shape) for v in found if hasattr(getattr(v, "shape", None), "__len__")]
-    lists = [v for v in found if isinstance(v, list | tuple) and all(isinstance(e, float | int) for e in v)]
-    lengths = [int(shape[0]) for shape in shapes if len(shape) == 1] + [len(v) for v in lists]
-    return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
+    return list(dict.fromkeys(v for v in found if isinstance(v, int) and not isinstance(v, bool)))
 
 
 class NoDiagnosis(Exception):
@@ -129,10 +99,8 @@ class Caller:
     have its library, format and device.
     """
 
-    def __init__(
-        self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = (), own: tuple[Any, ...] = ()
-    ) -> None:
-        self.loss, self.arrays, self.dtype, self.names, self.own = loss, arrays, dtype, names, own
+    def __init__(self, loss: Loss, arrays: str, dtype: str, own: tuple[Any, ...] = ()) -> None:
+        self.loss, self.arrays, self.dtype, self.own = loss, arrays, dtype, own
         self.said = self.result_dtype = self.returned = ""
         self.answered = 0
         self.mutates = False
@@ -152,23 +120,20 @@ class Caller:
             return import_module("tensorflow").constant(copy, own.dtype if kind == "tensorflow" else None)
         return copy
 
-    def raw(self, pair: Any, options: dict[str, Any]) -> Any:
+    def raw(self, pair: Any) -> Any:
         """The loss's own return value, with its warnings kept quiet."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            if self.names:
-                return self.loss(**dict(zip(self.names, pair, strict=True)), **options)
-            return self.loss(*pair, **options)
+            return self.loss(*pair)
 
-    def __call__(self, first: Array, second: Array, /, **options: Any) -> Array | None:
-        named = {k: self.copy(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
-        given = [self.copy(*a) for a in zip((first, second), self.own or (None, None), strict=True)]
-        # A loss that writes into its arguments does so at once, or where labels are to be left out.
-        strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
-        watch = self.answered < 32 or strange
-        before, began = [to_numpy(a).copy() for a in given] if watch else [], time.perf_counter()
+    def given(self, pair: Iterable[Array]) -> list[Any]:
+        return [self.copy(*a) for a in zip(pair, self.own or (None, None), strict=True)]
+
+    def __call__(self, first: Array, second: Array, /) -> Array | None:
+        given = self.given((first, second))
+        before, began = [to_numpy(a).copy() for a in given], time.perf_counter()
         try:
-            value = self.raw(given, named)
+            value = self.raw(given)
             took = time.perf_counter() - began
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
             if took <= self.patience and (wrong or (result := to_numpy(value)).dtype.kind not in "fiu"):
@@ -183,7 +148,7 @@ class Caller:
             raise NoDiagnosis(f"a call takes {took:.0f} seconds, and a diagnosis hundreds of calls")
         self.result_dtype = dtype_name(value)
         self.answered += 1
-        for a, b in zip(before, given):  # noqa: B905 (none, later on)
+        for a, b in zip(before, given, strict=True):
             self.mutates |= not np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f")
         return result.astype(np.float64)
 
@@ -191,8 +156,7 @@ class Caller:
         """The gradient by the prediction, with random weights for values that are not reduced, and these weights; or
         why there is none.
         """
-        given = [self.copy(*a) for a in zip(pair, self.own or (None, None), strict=True)]
-        place = 0 if of_first else 1
+        given, place = self.given(pair), 0 if of_first else 1
         x, upstream, torch = given[place], np.ones(()), self.arrays == "torch"
         tape = None if torch else import_module("tensorflow").GradientTape()
         try:
@@ -201,7 +165,7 @@ class Caller:
                     tape.watch(x)
                 else:  # as a model's logits are, which may be written into
                     given[place] = x.requires_grad_().clone()
-                value = self.raw(given, {})
+                value = self.raw(given)
             if torch and not getattr(value, "requires_grad", False):
                 return "missing: what the loss returns is cut off from its argument"
             if shape := tuple(value.shape):

@@ -98,11 +98,10 @@ READINGS = (
     Reading("logits, a sigmoid where a softmax belongs", before=sigmoid, taken="probabilities"),
 )
 # The common terms: what is added to each row, whatever its target.
-COMMON: dict[str, Callable[[Array, Array, Bend], Array]] = {
-    "constant": lambda x, log_p, bend: np.ones(len(x)),
-    "log Z squared": lambda x, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
-    "log Z squared, bent": lambda x, log_p, bend: np.asarray(log_sum_exp(bend.logits(x))) ** 2,
-    "entropy": lambda x, log_p, bend: -(np.exp(log_p) * log_p).sum((1, 2)),
+COMMON: dict[str, Callable[[Array, Array], Array]] = {
+    "constant": lambda x, log_p: np.ones(len(x)),
+    "log Z squared": lambda x, log_p: np.asarray(log_sum_exp(x)) ** 2,
+    "entropy": lambda x, log_p: -(np.exp(log_p) * log_p).sum((1, 2)),
 }
 # The multiples of - t log p and of the four terms below, by name.
 DIVERGENCES = {
@@ -123,10 +122,8 @@ def divergence_terms(t: Array, log_p: Array) -> list[Array]:
 LEVELS: tuple[tuple[Names, Names], ...] = (
     ((), ()), ((), ("log Z squared",)), ((), ("constant",)), ((), ("entropy",)),
     (("temperature",), ()), (("gamma",), ()), (("added",), ()), ((), ("log Z squared", "constant")),
-    (("temperature",), ("log Z squared",)), (("temperature",), ("log Z squared, bent",)),
-    (("cap",), ()), (("cap",), ("log Z squared, bent",)),
-    (("gamma",), ("log Z squared",)), (("gamma",), ("constant",)),
-    (("temperature",), ("constant",)), (("temperature", "gamma"), ()),
+    (("temperature",), ("log Z squared",)), (("gamma",), ("log Z squared",)), (("gamma",), ("constant",)),
+    (("temperature",), ("constant",)), (("temperature", "gamma"), ()), (("cap",), ()),
 )  # fmt: skip
 RANGES = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
 
@@ -142,7 +139,6 @@ MEANS: dict[str, Callable[[Array], Any]] = {
     "one sum for each sequence": lambda n: 1.0,
     "one value for each position": lambda n: 1.0,
 }
-POWER = "each sequence's sum over its length to the power "
 SOFT = ("soft", "logarithms", "logits")
 # How targets as they are passed become distributions.
 TARGETS: dict[str, Callable[[Array, Bend], Array]] = {
@@ -183,8 +179,7 @@ class Law:
     mean: str = "over the valid tokens"
     over: str = ""  # the mean over sequences
     counts: Array = field(default_factory=lambda: np.ones(1))
-    apart: bool = False  # common terms are averaged by themselves, over all rows
-    common_counts: bool = False  # a label that is left out has its common terms
+    common_counts: bool = False  # a label that is left out has its common terms, averaged over all rows
     clamped: bool = False  # nothing that counts costs 0, not 0 / 0
     left_out: dict[float, bool] = field(default_factory=dict)
     # The class that a label which is none counts as; -1 is the last.
@@ -226,18 +221,14 @@ class Law:
         rare = 2 * (self.smoothing != 0) + 2 * uneven + (self.form in SOFT)
         return self.reading.rank + rare + len(self.left_out)
 
-    @property
-    def uniform(self) -> float:
-        return self.factor * float(self.weights[self.kept].mean())
-
     # ------------------------------------------------------------------------------------------------ rows
 
-    def rows(self, x: Array, t: Array, by_class: bool) -> Pair:
-        """What rows (n, K) cost with labels (n,) or rows of targets, perhaps class by class; their common terms."""
+    def rows(self, x: Array, t: Array) -> Pair:
+        """What rows (n, K), or binary entries, cost with labels (n,) or rows of targets; their common terms."""
         n, k = x.shape
         if n > 1 and x.size > 4_000_000:
             halves = zip(np.array_split(x, 2), np.array_split(t, 2), strict=True)
-            parts = [self.rows(*half, by_class) for half in halves]
+            parts = [self.rows(*half) for half in halves]
             return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
         x = x / x.sum(-1, keepdims=True) if self.normalises else x
         t = self.reading.sides(t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float))
@@ -248,11 +239,11 @@ class Law:
         if self.family:
             own_part, *multiples = DIVERGENCES[self.family]
             terms = zip(multiples, divergence_terms(t, log_p), strict=True)
-            own = own_part * own + self.uniform * sum(m * v for m, v in terms if m)
-        own = (own.sum(-1) if self.binary else own[:, 0]) / (k if self.by_k else 1)
+            own = own_part * own + self.factor * self.weights[0] * sum(m * v for m, v in terms if m)
+        own = own.sum(-1 if self.binary else (1, 2)) / (k if self.by_k else 1)
         for name, value in self.common.items():
-            common = common + value * COMMON[name](x, log_p if name == "entropy" else x, self.bend)
-        return (own, common[:, None] / k) if by_class else (own.sum(-1), common)
+            common = common + value * COMMON[name](x, log_p if name == "entropy" else x)
+        return own, common[:, None] / k if self.binary else common
 
     def shares(self, t: Array) -> Array:
         """What each class's minus log p, or each side's, is multiplied by."""
@@ -312,8 +303,8 @@ class Law:
         shape = x.shape[:-1]
         return x.reshape(-1, x.shape[-1]), t.reshape(math.prod(shape), *t.shape[len(shape) :]), shape
 
-    def parts(self, x: Array, t: Array, by_class: bool = False) -> Array:
-        """What each position adds to the loss, or each of its classes; in the positions' shape."""
+    def parts(self, x: Array, t: Array) -> Array:
+        """What each position, or binary entry, adds to the loss; in the positions' shape."""
         x, t = np.asarray(x, float), np.asarray(t)
         axis, flat = self.class_axis(x, t), x.ndim == 1
         if self.axis == 3:
@@ -334,35 +325,32 @@ class Law:
                 t = t.astype(np.int64)
                 if wrong := [y for y in np.unique(t) if not 0 <= y < k]:
                     raise Unpredictable(f"the label {wrong[0]} is no class")
-        own, common = self.rows(x, t, by_class or self.binary)
+        own, common = self.rows(x, t)
         if self.weighed:
             w = self.counts[t.astype(int)] if labels else t @ self.counts
         counts = ~gone * w / (k if self.binary else 1)
         mean = self.over if self.over and len(shape) > 1 and not self.binary else self.mean
         c = coefficient(mean, counts.reshape(*shape, *counts.shape[1:]), self.clamped).reshape(w.shape)
         beside = c * w * ~out
-        if self.apart or self.common_counts:
+        if self.common_counts:
             beside = np.full(w.shape, 1.0 if mean == "a sum" else 1 / len(x))
-        if by_class and not self.binary:
-            c, beside, out = c[:, None], beside[:, None], out[:, None]
         each = (c * np.where(out, 0.0, own) + beside * common).reshape(*shape, *own.shape[1:])
         each = each[:, 0] if flat and self.binary else each
-        return np.moveaxis(each, -1, axis) if by_class and not flat else np.asarray(each)
+        return np.moveaxis(each, -1, axis) if self.binary and not flat else np.asarray(each)
 
     def value(self, x: Array, t: Array, ndim: int) -> Array:
         """What the loss returns, with `ndim` axes."""
         if not x.size:
             raise Unpredictable("it has no rows")
         try:
-            each = self.parts(x, t, not self.binary and ndim == x.ndim > 1)
+            each = self.parts(x, t)
         except (ValueError, IndexError) as error:  # arrays that do not fit together
             raise Unpredictable(f"arrays of {x.shape} and {t.shape}: {error}") from error
         return np.asarray(each.sum(tuple(range(ndim, each.ndim))))
 
     def slopes(self, x: Array, t: Array, upstream: Array, direction: Array) -> Array:
         """The derivative of sum(upstream * value) along a direction, for each entry of the first axis."""
-        by_class = not self.binary and upstream.ndim == x.ndim > 1
-        ahead, behind = (self.parts(x + s * direction, t, by_class) for s in (1e-5, -1e-5))
+        ahead, behind = (self.parts(x + s * direction, t) for s in (1e-5, -1e-5))
         weights = upstream.reshape(upstream.shape + (1,) * (ahead.ndim - upstream.ndim))
         return np.asarray(((ahead - behind) / 2e-5 * weights).reshape(len(ahead), -1).sum(-1))
 
@@ -370,7 +358,6 @@ class Law:
 def coefficient(mean: str, counts: Array, clamped: bool = False) -> Array:
     """What each position's loss is multiplied by, in the shape of `counts`."""
     n = counts.reshape(len(counts), -1)
-    power = mean.rpartition("to the power ")[2]
-    found = MEANS[mean](n) if mean in MEANS else 1 / (n.sum(1, keepdims=True) ** float(power) * len(n))
+    found = MEANS[mean](n)
     found = np.where(np.isinf(found), 0.0, found) if clamped else found
     return np.broadcast_to(found, n.shape).reshape(counts.shape)

@@ -28,33 +28,27 @@ def other_axes(caller: Caller, own: Own) -> Diagnosis | None:
     """A softmax over the rows, the positions or everything, where one over the classes belongs."""
     reading, rng = Reading("logits", taken="log-probabilities"), np.random.default_rng(83)
     for dims, first, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
-        for layout in ("last", "second")[: dims - 1]:
-            shape = "(N, K)" if dims == 2 else "(N, T, K)" if layout == "last" else "(N, K, T)"
-            data = Data(Call(caller, first, shape, form, 3), "logits", False)
-            reader = Reader(data, Law(reading, form=form, first=first, layout=layout), dtype=caller.dtype)
-            law = reader.law
-            sizes = [(n,) if dims == 2 else (n, n + 1) for n in (3, 4, 6, 5)]
-            pairs = []
-            for size in sizes:
-                x, t = rng.normal(0.4, 1.3, (math.prod(size), 3)), rng.integers(0, 3, math.prod(size))
-                pairs.append(reader.positions(x, reader.one_hot(t), size, layout == "second"))
-            seen = reader.seen(pairs)
-            if not seen or not all(np.isfinite(v).all() for *_, v in seen):
-                continue
-            x, t, v = seen[0]
-            for axis, mean, by_k in itertools.product((1, 2, 3), ("a sum", law.mean), (False, True)):
-                change: Changes = {"axis": axis, "mean": mean, "by_k": by_k}
-                want = replace(law, **change).value(x, t, v.ndim).sum() if axis != dims else np.inf
-                ratio = float(v.sum() / want)
-                change["factor"] = ratio
-                if ratio and (mean == law.mean) >= by_k and reader.choose(seen, {"found": change}):
-                    reader.ndim = v.ndim
-                    targets = ("indices" if form == "indices" else "one-hot",)
-                    fields = {"family": CATEGORICAL, "targets": targets, **reader.scale(), "axis": AXES[axis]}
-                    fields |= {"layout": UNKNOWN if dims == 2 else layout}
-                    return reader.finish(own, reader.said_of_gradient(x, t, UNKNOWN), (), fields)
-            if dims == 2 and form == "indices":
-                return None  # it takes rows, which nothing here explains
+        data = Data(Call(caller, first, "(N, K)" if dims == 2 else "(N, T, K)", form, 3), "logits", False)
+        reader = Reader(data, Law(reading, form=form, first=first), dtype=caller.dtype)
+        pairs, law = [], reader.law
+        for size in [(n,) if dims == 2 else (n, n + 1) for n in (3, 4, 6, 5)]:
+            x, t = rng.normal(0.4, 1.3, (math.prod(size), 3)), rng.integers(0, 3, math.prod(size))
+            pairs.append(reader.positions(x, reader.one_hot(t), size, False))
+        seen = reader.seen(pairs)
+        if not seen or not all(np.isfinite(v).all() for *_, v in seen):
+            continue
+        x, t, v = seen[0]
+        for axis, mean, by_k in itertools.product((1, 2, 3), ("a sum", law.mean), (False, True)):
+            change: Changes = {"axis": axis, "mean": mean, "by_k": by_k}
+            want = replace(law, **change).value(x, t, v.ndim).sum() if axis != dims else np.inf
+            change["factor"] = ratio = float(v.sum() / want)
+            if ratio and (mean == law.mean) >= by_k and reader.choose(seen, {"found": change}):
+                reader.ndim = v.ndim
+                targets = ("indices" if form == "indices" else "one-hot",)
+                fields = {"family": CATEGORICAL, "targets": targets, **reader.scale(), "axis": AXES[axis]}
+                return reader.finish(own, reader.said_of_gradient(x, t, UNKNOWN), (), fields)
+        if dims == 2 and form == "indices":
+            return None  # it takes rows, which nothing here explains
     return None
 
 
@@ -63,14 +57,11 @@ def other_axes(caller: Caller, own: Own) -> Diagnosis | None:
 CURVES: dict[str, Callable[[Array, float], list[Array]]] = {
     "(1 - p)": lambda p, _: [1 - p],
     "(-log p)": lambda p, _: [-np.log(p)],
-    "/ p": lambda p, _: [1 / p],
-    "log((1 - p) / p)": lambda p, _: [np.log(1 / p - 1)],
     "(-log p) and (1 - p)": lambda p, _: [-np.log(p), 1 - p],
     "(1 - p^{0})": lambda p, q: [1 - p**q],
     "(1 - p)^{0}": lambda p, q: [(1 - p) ** q],
     "(1 - p)^{0} (-log p)": lambda p, q: [-((1 - p) ** q) * np.log(p)],
     "(-log p) and (1 - p)^{0}": lambda p, q: [-np.log(p), (1 - p) ** q],
-    "(1 - p) and (1 - p)^2": lambda p, _: [1 - p, (1 - p) ** 2],
 }
 
 

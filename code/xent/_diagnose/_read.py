@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._call import Array, Caller, NoDiagnosis, keywords, numbers_within, to_numpy
-from ._law import KL, MEANS, POWER, Law, Pair
+from ._call import Array, Caller, NoDiagnosis, numbers_within, to_numpy
+from ._law import KL, MEANS, Law, Pair
 from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FULL, Data, inputs
 from ._trial import THATS_IT, Trial, difference
@@ -85,18 +85,15 @@ class Reader(Trial):
         if self.soft:
             nearly = 0.02 / self.k + 0.98 * np.eye(self.k)
             batches.append(self.asking.lay(np.log(nearly) if self.kind[0] == "l" else nearly, nearly))
-        seen, said, most = self.seen(batches), f"a batch is refused: {self.caller.said}", -1
-        for change in self.reductions() if seen else ():
-            good = [self.holds(v, x, t, **change) for x, t, v in seen]
-            if all(good):
-                law = self.law = replace(self.law, **change)
-                self.ndim, sums = seen[0][2].ndim, law.mean == "a sum"
-                law.left_out = {y: sums or self.count(int(y), law.apart) < 1e-3 for y in law.left_out}
+        if not (seen := self.seen(batches)):
+            return f"a batch is refused: {self.caller.said}"
+        for change in self.reductions():
+            if self.choose(seen, {"": change}) is not None:
+                self.ndim, sums = seen[0][2].ndim, self.law.mean == "a sum"
+                self.law.left_out = {y: sums or self.count(int(y)) < 1e-3 for y in self.law.left_out}
                 return ""
-            if sum(good) > most:
-                x, t, v = seen[good.index(False)]
-                said = f"a batch of {len(x)} rows {difference(v, replace(self.law, **change).value(x, t, v.ndim))}"
-                most = sum(good)
+        x, t, v = next(s for s in seen if not self.holds(s[2], *s[:2]))
+        said = f"a batch of {len(x)} rows {difference(v, self.law.value(x, t, v.ndim))}"
         return f"{said}; a batch is no mean of its rows, nor one with a weight for each class"
 
     def reductions(self) -> Iterator[Changes]:
@@ -105,16 +102,13 @@ class Reader(Trial):
         yield {}
         common = {k: v / m for k, v in law.common.items()}
         yield {"mean": "a sum", "factor": law.factor / m, "common": common, "counts": np.ones(1)}
-        if law.common:
-            yield {"apart": True}
         if law.acts == "rows" and not law.weighed and (self.k == 1 or not self.binary):
-            for apart in (False, True)[: 1 + bool(law.common)]:
-                counts = np.array([self.count(y, apart) for y in range(2 if self.binary else self.k)])
-                if np.isfinite(counts).all() and counts.max() > 0:
-                    counts /= counts[counts > 0].min()
-                    yield {"weights": law.weights * counts, "counts": counts, "apart": apart}
+            counts = np.array([self.count(y) for y in range(2 if self.binary else self.k)])
+            if np.isfinite(counts).all() and counts.max() > 0:
+                counts /= counts[counts > 0].min()
+                yield {"weights": law.weights * counts, "counts": counts}
 
-    def count(self, y: int, apart: bool) -> float:
+    def count(self, y: int) -> float:
         """How much a label weighs in the divisor beside another, w0: two rows cost L = (w0 l0 + w l) / (w0 + w)."""
         law = replace(self.law, mean="a sum", counts=np.ones(1))
         other = 0 if self.binary else law.kept[0]
@@ -122,14 +116,12 @@ class Reader(Trial):
             return 1.0
         x = np.repeat(inputs(self.kind, self.binary, 6, self.k, np.random.default_rng(17)), 2, 0)
         labels = np.tile([other, y], 6)
-        t = 1.0 * labels[:, None] if self.binary else self.one_hot(labels)
-        pair, alone = self.asking.lay(x, t), replace(law, common={})
-        own, cost = (v.parts(*pair).reshape(12, -1).sum(-1) for v in (alone, law))
-        each = own if apart else cost
+        x, t = self.asking.lay(x, 1.0 * labels[:, None] if self.binary else self.one_hot(labels))
+        each = law.parts(x, t).reshape(12, -1).sum(-1)
         i = 2 * int(np.argmax(np.abs(each[::2] - each[1::2])))
-        if (seen := self.call(*self.asking.lay(x[i : i + 2], t[i : i + 2]))) is None:
+        if (seen := self.call(x[i : i + 2], t[i : i + 2])) is None:
             return np.nan
-        value = float(seen.sum()) - apart * (cost - own)[i : i + 2].mean()
+        value = float(seen.sum())
         found = (each[i] - value) / (value - each[i + 1]) if value != each[i + 1] else np.inf
         return float(found) if abs(found) > 1e-3 else 0.0
 
@@ -149,24 +141,13 @@ class Reader(Trial):
             if not seen or not all(np.isfinite(v).all() for *_, v in seen):
                 continue
             said["classes"], (x, t, value) = (k, k2), seen[0]
-            if law.plain:
-                # A factor, or what is taken from the label, may follow from K in another way.
-                others_at = (replace(law, smoothing=s) for s in (0.0, 0.5, law.smoothing))
-                none, half, want = (other.value(x, t, value.ndim).sum() for other in others_at)
-                if not law.common:
-                    choices["factor"] = {"factor": law.factor * float(value.sum() / want)}
-                if spread:
-                    choices["all"] = {"smoothing": float((value.sum() - none) / (half - none) / 2)}
             found = self.choose(seen, choices)
             if found is None and law.plain:
                 return f"a batch of 6 rows and {k2} classes {difference(value, law.value(x, t, value.ndim))}"
-            if found == "factor":
-                one, two = f"{law.uniform:.4g} for {k} classes", f"{self.law.uniform:.4g} for {k2}"
-                self.notes.append(f"the factor changes: {one} and {two}")
-            if found in (None, "factor", "all"):
+            if found is None:
                 self.law = replace(law, fixed=f"it is known for {k} classes")
-            over = f"all classes, at K = {k}" if found == "all" else (found or "").removeprefix("K ")
-            said["smoothing_over"] = over if len(over) > 6 else said["smoothing_over"]
+            elif "others" in found:
+                said["smoothing_over"] = found.removeprefix("K ")
             return ""
         alone = f"it takes {k} classes only"
         a_kth = law.plain and abs(abs(law.factor * k * np.ravel(law.weights[law.kept])[0]) - 1) < 3e-4
@@ -183,25 +164,23 @@ class Reader(Trial):
         law, near = self.law, 0.03 if self.coarse else 3e-4
         sides = law.factor * law.weights
         sign = -1 if np.ravel(sides[law.kept])[0] < 0 else 1
-        sides, found, level = sides * sign, {"sign": sign}, 1.0
+        sides, found, level, other = sides * sign, {"sign": sign}, 1.0, ""
         weights: dict[str, Array] = {}
         if self.binary:
             neg, pos = sides.T
             weights |= {"pos_weight": pos / neg} if np.abs(pos / neg - 1).max() > near else {}
             level = 1.0 if (apart := np.ptp(neg) > near * neg.max()) else float(neg[0])
             weights |= {"class_weights": neg} if apart else {}
-            if weights and not apart and abs(abs(pos + neg)[0] - 1) < near:
-                said = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
-                self.alternatives.append(said)
         elif law.plain or law.weighed:
-            level = float((sides / law.counts)[law.kept[0]])
+            each = (sides / law.counts)[law.kept]
+            level, other = float(each[0]), "other " * bool(np.ptp(each) > near * np.abs(each).max())
         if not self.binary and not law.plain:
             sides[[int(y) for y in law.left_out]] = 0.0
             weights["class_weights"] = sides / level
         sums, by_k = law.mean == "a sum", law.by_k
         close = {"float64": 1e-5, "float32": 1e-4, "float16": 3e-3, "bfloat16": 1.5e-2}[self.dtype]
         unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < close), "")
-        mean_over = "the sum of weights" if law.weighed else "N*K" if by_k else "N"
+        mean_over = f"the sum of {other}weights" if law.weighed else "N*K" if by_k else "N"
         return found | {name: tuple(float(f"{w:.6g}") for w in v) for name, v in weights.items()} | {
             "reduction": "none" if self.ndim else "sum" if sums else "mean",
             "denominator": ("K" if by_k else "nothing") if sums else mean_over,
@@ -213,8 +192,8 @@ class Reader(Trial):
 
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the law predicts a batch."""
-        form, law, call, binary = self.asking.form, self.law, self.asking, self.binary
-        family = law.family or law.reading.family
+        form, law, binary, call = self.asking.form, self.law, self.binary, self.asking
+        family, rows = law.family or law.reading.family, replace(call, form="rows")
         if form == "labels" or self.soft:
             return family, ({"labels": "indices", "logarithms": "log-probabilities"}.get(form, form),)
         own = {"indices": "0 or 1" if binary else "indices", "signs": "-1 or 1"}
@@ -223,92 +202,77 @@ class Reader(Trial):
             # A loss that takes the classes from the labels it sees refuses single rows of indices.
             pair = replace(call, form="indices").lay(x, self.one_hot(np.resize(law.kept, 6)))
             found += ["indices"] * self.right(*pair)
-        soft: Any = np.random.default_rng(5).uniform(0.1, 0.9, t.shape)
-        soft = soft if binary else soft / soft.sum(-1, keepdims=True)
-        largest = np.round(soft) if binary else self.one_hot(soft.argmax(-1))
-        rows = replace(call, form="rows")
         if form == "signs" or (hard := rows.ask(x, t)) is None:
             return family, tuple(found)
         if not self.holds(hard, *rows.lay(x, t)):
             self.notes.append("targets as rows return a number too, and it is not the same loss")
             return family, tuple(found)
         found += ["0 or 1" if binary else "one-hot"] * (not binary or form != "indices")
-        seen = self.seen([rows.lay(x, soft)])
+        soft: Any = np.random.default_rng(5).uniform(0.1, 0.9, t.shape)
+        seen = self.seen([rows.lay(x, soft if binary else soft / soft.sum(-1, keepdims=True))])
         # Where there are weights, they act on rows or on classes: on labels these are one.
         choices: dict[str, Changes] = {"": {}, "columns": {"acts": "columns"}}
         if (said := self.choose(seen, choices | ({} if binary else {KL: {"family": KL}}))) is not None:
             found, family = [*found, "soft"], KL if said == KL else family
-        elif seen and self.holds(seen[0][2], *rows.lay(x, largest)):
-            how = "rounded to 0 and 1" if binary else "read by their largest entry alone"
-            self.notes.append(f"soft targets are {how}")
         elif seen and np.isfinite(seen[0][2]).all():
             self.notes.append("soft targets are not explained")
         return family, tuple(dict.fromkeys(found))
 
     # ----------------------------------------------------------------------------------------- left-out labels
 
-    def ignored(self, own: Any) -> tuple[str, tuple[int, ...], list[str]]:
-        """What labels that are no class do, those that are left out, which the law is told, and keywords for one."""
-        k, zeros = 2 if self.binary else self.k, self.law.left_out
-        if self.soft or self.asking.form not in (("rows", "indices") if self.binary else ("indices",)):
-            return NAT, (), []
-        answers = [f"{int(y)}: left out" + self.divided(valid) for y, valid in zeros.items()]
+    def ignored(self, own: Any) -> tuple[str, tuple[int, ...]]:
+        """What labels that are no class do, and those that are left out, which the law is told."""
+        k, binary = 2 if self.binary else self.k, self.binary
+        zeros = {int(y): valid for y, valid in self.law.left_out.items()}
+        if self.soft or self.asking.form not in (("rows", "indices") if binary else ("indices",)):
+            return NAT, ()
         same = "as an ignored index it acts the same"
         self.alternatives += [f"a class weight of 0 for {y}: {same}" for y in zeros]
         mine = [] if own is None else np.unique(to_numpy(own).astype(np.float64)).tolist()
         strange = [int(v) for v in mine if v % 1 == 0 and not 0 <= v < k][:50]
-        asked = [*STRANGE, *strange, *numbers_within(self.caller.loss)[0][:200], k, k + 1, -k, -k - 1]
-        said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < k}
-        left = {v: what for v, what in said.items() if what.startswith("left out")}
-        every = len(left) > 8
-        if every and any(v >= k for v in left):
+        asked = [*STRANGE, *strange, *numbers_within(self.caller.loss)[:200], k, k + 1, -k, -k - 1]
+        said = {y: "left out" + self.divided(valid) for y, valid in zeros.items()}
+        said |= {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < k}
+        left = [v for v, what in said.items() if what.startswith("left out")]
+        if every := len(left) > 8:
             # Where whatever is no class is left out, a label above them is a class of larger batches.
             self.law.left_out = {v: valid for v, valid in self.law.left_out.items() if v < k}
-        if self.binary and not left:
+        if binary and not left:
             numbers = [v for v in strange if said[v] == "read as a number"]
-            return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), (), []
-        answers += [f"{label}: {said[label]}" for label in (-100, -1) if not self.binary or label in left]
-        if every and all(v in left for v in said if v < 0):
-            answers.append(f"every label below 0: {left[-1]}")
-        else:
-            answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
-        named = {n: self.ask_label(-7, **{n: -7}) for n in keywords(self.caller.loss, self.caller.names)}
-        named = {n: what for n, what in named.items() if what.startswith("left out")}
-        answers += [f"{n}=: {what}" for n, what in named.items()]
-        return "; ".join(answers), (*map(int, zeros), *([-1] if every else left)), list(named)
+            return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), ()
+        kinds: dict[str, list[str]] = {}
+        for v in dict.fromkeys((*zeros, *(-100, -1) * (not binary), *left)):
+            kinds.setdefault(said[v], []).append(str(v))
+        shown = (f"{', '.join(v[:7])}{', ...' * (len(v) > 7)}: {what}" for what, v in kinds.items())
+        return "; ".join(shown), (*zeros, -1) if every else tuple(left)
 
     def divided(self, valid: bool) -> str:
         return f", divides by {'the valid ones' if valid else 'N'}" * (self.law.mean != "a sum")
 
-    def ask_label(self, label: int, /, **options: Any) -> str:
+    def ask_label(self, label: int) -> str:
         """What a row with this label does beside an ordinary one, in one sequence if it takes sequences alone."""
         shape, law, k = self.asking.shape, self.law, self.k
-        plain, n = (
-            self.binary or shape == "(N, K)",
-            2 + ("shifted" in shape),
-        )  # which compares the first with nothing
+        plain, n = self.binary or shape == "(N, K)", 2 + ("shifted" in shape)
         x, t = (a[:n] for a in self.rows(3, 41))
         places = (1, 1, n) if "W" in shape else (1, n)
         x, t = self.asking.lay(x, t) if plain else self.positions(x, t, places, law.layout == "second")
         given = t.copy()
         given[-1 if plain else (..., -1)] = label
-        if (seen := self.asking.laid(x, given, **options)) is None:
+        if (seen := self.asking.laid(x, given)) is None:
             return "refused"
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
         choices: dict[str, Changes] = {
             "left out" + self.divided(valid) + ", though what is added counts" * more:
             {"left_out": law.left_out | {label: valid}, "common_counts": more}
-            for valid in (True, False) for more in (bool(law.common), False)
+            for more in (bool(law.common), False) for valid in (False, True)  # for a sum True, as sequences need it
         }  # fmt: skip
         if self.binary:
             choices["read as a number"] = {}
         for c in dict.fromkeys((label % k, *range(min(k, FULL)))) if not self.binary else ():
             name = "counted as the last class" if c == k - 1 else f"counted as class {c}"
             choices[name] = {"taken_as": law.taken_as | {label: -1 if c == k - 1 else c}}
-        said = self.choose([(x, given, seen)], choices)
-        self.law = law if options else self.law
-        return said or "changes the loss, as no class does"
+        return self.choose([(x, given, seen)], choices) or "changes the loss, as no class does"
 
     # ------------------------------------------------------------------------------------------------ edges
 
@@ -354,35 +318,31 @@ class Reader(Trial):
         return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon
 
     def edges(self, left: tuple[int, ...], targets: tuple[str, ...]) -> None:
-        """Rows that a loss should survive, and the note if it does not; a batch of which every label is left out."""
-        logits, binary, probes = self.kind == "logits", self.binary, list[tuple[str, Pair]]()
+        """Notes on rows that a loss should survive, and on a batch of which every label is left out."""
+        logits, binary, probes = self.kind == "logits", self.binary, dict[str, Pair]()
         if left and not binary:
             x, t = self.batch(4, 43)
-            probes = [("{} where every label is left out", (x, np.full(t.shape, left[0])))] * (not self.ndim)
+            if not self.ndim and (seen := self.call(x, np.full(t.shape, left[0]))) is not None:
+                zero = ": 0 / 0" * bool(np.isnan(seen))
+                self.notes.append(f"{float(seen) + 0:.4g} where every label is left out{zero}")
             x, t = x.copy(), t.copy()
             x[0], t[0] = np.nan, left[0]
-            probes.append(("a nan logit reaches the loss from a row that is left out", (x, t)))
-        certain = (1.0, 0.5 * binary) if self.kind == "probabilities" else (0.3 * logits, -np.inf)
-        said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.asking.form]
-        if logits:
-            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
-            forms = ["indices"] * ("indices" in targets) + ["rows"] * ("one-hot" in targets)
-        elif binary:
-            said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"
+            probes["a nan logit reaches the loss from a row that is left out"] = x, t
         if self.law.reading.rank < 2 and not self.soft:
-            over = "a logit of 1000 for the right class costs {}: exp overflows"
-            probes += [(over, self.alone(1000.0, 0.0))] * logits
-            for form in forms if not (binary and logits) else ():
-                named = said.format({"rows": "one-hot"}.get(form, form))
-                probes.append((named, self.alone(*certain, form)))
-        for said, pair in probes:
-            huge, every = "1000" in said, "every label" in said
-            if (seen := self.call(*pair)) is None and not huge:
-                continue
-            seen = np.array(np.nan) if seen is None else seen
-            if every or np.isnan(seen).any() or (huge and not np.isfinite(seen).all()):
-                value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
-                self.notes.append(said.format(value) + ": 0 / 0" * (value == "nan" and every))
+            for form, name in (("indices", "indices"), ("rows", "one-hot")):
+                if logits and not binary and name in targets:
+                    said = f"a logit of -inf for a wrong class gives nan with {name} targets: 0 * inf"
+                    probes[said] = self.alone(0.3, -np.inf, form)
+            if logits:
+                said = "a logit of 1000 for the right class costs inf or nan: exp overflows"
+                probes[said] = self.alone(1000.0, 0.0)
+            if self.kind == "probabilities":
+                said = "a probability of 1 for the label 1" if binary else "a zero for a wrong class"
+                probes[f"{said} gives nan: 0 * log(0)"] = self.alone(1.0, 0.5 * binary)
+        for said, pair in probes.items():
+            seen = self.call(*pair)
+            if seen is not None and (np.isnan(seen) | np.isinf(seen) * ("exp" in said)).any():
+                self.notes.append(said)
 
     def renormalises(self) -> str:
         """What becomes of probabilities that do not sum to one."""
@@ -400,7 +360,7 @@ class Reader(Trial):
         caller = self.caller
         if caller.arrays == "numpy" and caller.returned == "tensorflow":
             # It takes other arrays too, and shows its gradient for its own alone.
-            caller = Caller(caller.loss, "tensorflow", "float32", caller.names)
+            caller = Caller(caller.loss, "tensorflow", "float32")
         x, t = self.rows(4, 59)
         pair, trial = self.asking.lay(x, t), Trial(self.law, caller, self.dtype)
         if caller.arrays == "numpy" or trial.call(*pair) is None:
@@ -418,11 +378,9 @@ class Reader(Trial):
         lost = self.said["renormalises"] != "yes" and not isinstance(found, str) and np.isnan(found[0]).any()
         if lost and seen is not None and np.isfinite(seen).all():
             return ", and nan for a sure and right answer"
-        near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
+        far = (1e-6, 1e-9, 1e-14) if probabilities else (-31.0, -80.0)
         plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
-        for extreme in (
-            () if law.reading.rank > 1 or np.isfinite(law.bend.cap) else near if self.coarse else far
-        ):
+        for extreme in () if law.reading.rank > 1 or self.coarse or np.isfinite(law.bend.cap) else far:
             pair, along = self.alone(extreme), self.alone(extreme if probabilities else 1.0, 0.0)[0]
             if not isinstance(found := trial.gradient(*pair), str):
                 whole = plain.slopes(*pair, found[1], along).sum()
@@ -447,15 +405,10 @@ class Reader(Trial):
         shape, kept, answered, found = self.asking.shape, self.law, False, dict[str, tuple[str, Law]]()
         if self.binary:
             return "any", UNKNOWN
-        names = keywords(self.caller.loss, self.caller.names)
-        ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
-        ways += [(f"{n}=", -1, n) for n in names] if len(names) < 6 else []
-        ways = ways if self.asking.form == "indices" else []
-        powers = (f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))
-        means = [*itertools.product((False, True), (*MEANS, *powers))]
+        means = [*itertools.product((False, True), MEANS)]
         for layout in ("last", "second") if shape == "(N, K)" else (kept.layout,):
-            for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-                seen, out = self.ragged(layout, pad, mask), {} if pad is None else {pad: True}
+            for pad in [*pads[:1], None] if self.asking.form == "indices" else [None]:
+                seen, out = self.ragged(layout, pad), {} if pad is None else {pad: True}
                 answered |= bool(seen)
                 for shifts, mean in means if seen and layout not in found else ():
                     axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
@@ -463,58 +416,27 @@ class Reader(Trial):
                     told = change | {"left_out": kept.left_out | out}
                     if seen[0][2].ndim == axes and all(self.holds(v, x, t, **told) for x, t, v in seen):
                         said = "over all positions" if pad is None and "valid" in mean else mean
+                        what = "no label" if pad is None else f"label {pad}"
                         how = "shifts the labels itself" if shifts else "compares position t with label t"
-                        found[layout] = f"{said} ({padding}); {how}", replace(kept, **change)
+                        found[layout] = f"{said} ({what} left out); {how}", replace(kept, **change)
                         break
         if shape != "(N, K)":
             self.notes.append(f"takes inputs of the shape {shape} only")
+            self.notes += ["sequences are not explained"] * (answered and not found)
         if not found:
             return kept.layout if shape != "(N, K)" else UNKNOWN if answered else "2-D only", UNKNOWN
         (layout, (said, self.law)), *more = found.items()
         return "any" if more else layout, said
 
-    def ragged(self, layout: str, pad: int | None, mask: str) -> Seen:
-        """Batches of sequences whose tails are left out, by their label or by a mask, and what they cost."""
-        found = []
+    def ragged(self, layout: str, pad: int | None) -> Seen:
+        """Batches of sequences whose tails are left out, by their label, and what they cost."""
+        pairs = []
         for lengths in LENGTHS:
             size = len(lengths), STEPS
             x, y = self.positions(*self.rows(size[0] * STEPS, 31), size, layout == "second")
             valid = np.arange(STEPS) < np.array(lengths)[:, None]
-            padded = y if pad is None else np.where(valid, y, pad)
-            value = self.call(x, y if mask else padded, **({mask: valid.astype(float)} if mask else {}))
-            if value is None:
-                return []
-            found.append((x, padded, value))
-        return found
-
-    # --------------------------------------------------------------------------------------------- keywords
-
-    def weighted(self, name: str) -> str | None:
-        """What a keyword argument does with one weight for each row, class or element."""
-        x, t = self.rows(5, 61)
-        t = t if self.binary else self.one_hot(np.resize(self.law.kept, 5))
-        n, sums = "N*K" if self.binary and self.k > 1 else "N", self.law.mean == "a sum"
-        plain = self.call(*(pair := self.asking.lay(x, t)))
-        each = replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
-        rows, classes = np.array([[1.0], [3.0], [0.5], [2.0], [1.7]]), np.resize([1.0, 4.0, 2.5], self.k)
-        element = (rows * classes, rows * classes) if self.binary else (classes, (t @ classes)[:, None])
-        trials = {"row": (rows[:, 0], rows), " row": (1.0 * (rows[:, 0] > 1), 1.0 * (rows > 1))}
-        for per, (given, factor) in (trials | {"element" if self.binary else "class": element}).items():
-            seen = self.call(*pair, **{name: given})
-            if seen is None or not np.isfinite(seen).all():
-                continue
-            sizes = {"divides by the sum of weights": factor.mean(-1).sum(), f"divides by {n}": 5.0}
-            sizes = {"multiplies": 1.0} if sums else sizes | {"divides by nothing": 1.0}
-            for how, size in sizes.items():
-                if self.near(np.array(seen.sum()), np.array((each * factor).sum() / size), x):
-                    return f"{name}, one per {per.strip()}: {how}"
-            if (
-                plain is not None
-                and per != " row"
-                and self.near(np.array(seen.sum()), np.array(plain.sum()), x)
-            ):
-                return f"{name}: an array of weights has no effect"
-        return None
+            pairs.append((x, y if pad is None else np.where(valid, y, pad)))
+        return self.seen(pairs)
 
     def broadcasts(self) -> None:
         """One column of predictions and flat targets."""
@@ -594,29 +516,20 @@ class Reader(Trial):
         self.said |= self.scale() | {"renormalises": sums}
         family, forms = self.targets()
         clip, epsilon = self.clip()
-        ignored, out, named = self.ignored(own and own[1])
+        ignored, out = self.ignored(own and own[1])
         self.edges(out, forms)
         self.broadcasts()
         layout, sequences = self.sequences(out or (-100,) * ("-100: gives nan" in ignored))
-        law, by_k = self.law, self.said["denominator"] == "K"
-        told = {
-            "changes its arguments in place": caller.mutates,
-            f"returns {caller.result_dtype} for float64": caller.arrays == "numpy" and caller.result_dtype[-2:] != "64",
-            "one value per row" + ", the mean over K" * by_k: self.ndim == 1,
-            "one value per row and class": self.ndim > 1,
-            "takes 1-D batches only": self.asking.shape == "(N,)",
-        }  # fmt: skip
-        self.notes += [note for note, is_so in told.items() if is_so]
-        if sequences.startswith((OVER, "each sequence")):  # both labels were asked in one sequence
+        self.notes += ["changes its arguments in place"] * caller.mutates
+        self.notes += ["takes 1-D batches only"] * (self.asking.shape == "(N,)")
+        unexplained = sequences == UNKNOWN and self.asking.shape.startswith(("(N, T", "(N, K, "))
+        if sequences.startswith(OVER) or unexplained:  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
-        weights = [self.weighted(name) for name in keywords(caller.loss, caller.names) if name not in named]
-        fields = dict(
+        terms = {"z_loss": "log Z squared", "entropy": "entropy", "constant": "constant"}
+        fields = {field: round(law.common.get(name, 0.0), 8) for field, name in terms.items()} | dict(
             family=family, targets=forms, ignore_index=out, ignored=ignored, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4), layout=layout, sequences=sequences,
-            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"),
-            z_loss=round(sum(v for n, v in law.common.items() if n.startswith("log Z")), 8) or 0.0,
-            entropy=round(law.common.get("entropy", 0.0), 6), constant=round(law.common.get("constant", 0.0), 6),
-            precision=self.dtype, weights="; ".join(filter(None, weights)) or "no argument",
+            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"), precision=self.dtype,
         )  # fmt: skip
         return self.finish(own, self.gradients(), out, fields)
 

@@ -10,7 +10,7 @@ UNKNOWN = "unknown"
 NAT = "not applicable"
 UNITS = {"nats": 1.0, "bits": 1 / math.log(2), "hartleys": 1 / math.log(10)}
 WIDTH = 42  # of a phone
-FINE = ("takes ", "one value per", "returns float")  # notes on what is in order
+FINE = "takes "  # how a note on what is in order begins
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,14 +28,14 @@ class Diagnosis:
         What the first argument is ("prediction", "target" or "either"); and what the prediction is: "logits" and what
         is done to them first, such as a softmax, "log-probabilities", "probabilities".
     targets : tuple of str
-        The targets that it reads: "indices", "one-hot", "soft", "logits", "log-probabilities"; for a binary loss
-        "0 or 1", "soft", "-1 or 1".
+        What it reads: "indices", "one-hot", "soft", "logits", "log-probabilities"; if binary "0 or 1", "soft",
+        "-1 or 1".
     reduction, denominator : str
-        "none", "sum" or "mean"; and what is divided by: "nothing", "N", "N*K", "K", "the sum of weights".
+        "none", "sum" or "mean"; and what divides: "nothing", "N", "N*K", "K", "the sum of weights", "of other weights".
     factor, sign, unit : float, int, str
         What the loss is multiplied by, beyond its sign and its unit ("nats", "bits" or "hartleys").
     smoothing, smoothing_over : float or None, str
-        Mass taken from the label; over "all K classes" ("all classes, at K = 3"), "the K - 1 others", "both labels".
+        Mass taken from the label; over "all K classes", "the K - 1 others", "both labels".
     class_weights, pos_weight : tuple of float or None
         One for each class, None where no two are seen to differ; with a mean over their own sum only their ratio
         shows, and the smallest above 0 is 1. The weight of a positive beside a negative, for each binary problem.
@@ -44,22 +44,20 @@ class Diagnosis:
     epsilon, clip : float or None, str
         The probability at which it clips, or that it adds, and what an impossible event costs.
     temperature, softcap, gamma, z_loss, entropy, constant : float
-        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the coefficients of (log Z)^2 and
-        of the prediction's entropy; what is added to each row.
+        What the logits are divided by; the focusing; the coefficients of (log Z)^2 and of the prediction's entropy;
+        what is added to each row.
     axis, layout, sequences : str
         The axis of the softmax, for a batch of rows; the class axis of an input of three dimensions; what is averaged
         over ragged sequences, and whether the loss shifts the labels itself.
-    weights, renormalises, precision, gradient, arrays : str
-        What keyword arguments do that take weights; what becomes of probabilities that do not sum to one ("yes", "no"
-        or "refuses"); the format that it computes in; whether its gradient is that of its value; what it was called
-        with.
+    renormalises, precision, gradient, arrays : str
+        What becomes of probabilities that do not sum to one ("yes", "no" or "refuses"); the format that it computes
+        in; whether its gradient is that of its value; what it was called with.
     classes, tried : tuple of int, str
         The numbers of classes on which it was understood; the sizes of the batches that were predicted.
     batch, cost, predicted : str, float or None, float or None
         What the batch that was handed over costs, and what was predicted: sums of what the call returns.
     alternatives, notes : tuple of str
-        Other readings that the batches cannot tell from the one above; what else was seen, what stays unexplained,
-        and what the loss itself said.
+        Other readings that the batches cannot tell from this one; what else was seen, and what stays unexplained.
     """
 
     family: str = UNKNOWN
@@ -88,7 +86,6 @@ class Diagnosis:
     layout: str = UNKNOWN
     sequences: str = UNKNOWN
     ignored: str = UNKNOWN
-    weights: str = UNKNOWN
     renormalises: str = UNKNOWN
     precision: str = UNKNOWN
     gradient: str = UNKNOWN
@@ -111,7 +108,6 @@ class Diagnosis:
         """What is added to the plain loss, in words; empty for the plain loss."""
         whole = round(1 / self.factor) if self.factor else 0
         divided = whole > 1 and abs(whole * self.factor - 1) < min(3e-5, 0.01 / whole)
-        squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
         asked = {
             "class weights " + _ratios(self.class_weights or ()): self.class_weights,
             "pos_weight " + ", ".join(f"{w:.4g}" for w in dict.fromkeys(self.pos_weight or ())): self.pos_weight,
@@ -122,7 +118,7 @@ class Diagnosis:
             f"plus {self.z_loss:.4g} times (log Z)^2": self.z_loss,
             f"plus {self.entropy:.4g} times the entropy": self.entropy,
             f"plus {self.constant:.4g} times 1": self.constant,
-            f"times {self.factor:.6g}" + f" (divided by {whole})" * divided + " = T²" * squared: self.factor != 1,
+            f"times {self.factor:.6g}" + f" (divided by {whole})" * divided: self.factor != 1,
             f"softmax over {self.axis}": self.axis not in (UNKNOWN, NAT, "the classes"),
         }  # fmt: skip
         return ", ".join(said for said, is_so in asked.items() if is_so)
@@ -171,11 +167,7 @@ class Diagnosis:
     def __repr__(self) -> str:
         if not self.known:
             return "\n".join([UNKNOWN, *(line for note in self.notes for line in _lines(note))])
-        kinds: dict[str, list[str]] = {}
-        for label, _, what in (part.partition(": ") for part in self.ignored.split("; ")):
-            if what not in ("refused", ""):
-                kinds.setdefault(what, []).append(label)
-        ignored = "; ".join(f"{', '.join(labels)}: {what}" for what, labels in kinds.items())
+        ignored = "; ".join(p for p in self.ignored.split("; ") if not p.endswith(": refused"))
         sequences = self.sequences.replace("; compares position t with label t", "")
         for left in self.ignore_index[:1]:
             sequences = sequences.replace(f" (label {left} left out)", "")
@@ -186,7 +178,6 @@ class Diagnosis:
         facts = (
             ("takes", ", then ".join(takes[::-1] if self.first == "target" else takes) + either),
             ("sequences", sequences),
-            ("weights", self.weights if self.weights != "no argument" else NAT),
             ("ignores", "" if f"ignored labels: {self.ignored}" in unusual else ignored),
             ("rows", {"yes": "divided by their sums"}.get(self.renormalises, NAT)),
             ("classes", f"{self.layout} axis" if self.layout in ("last", "second") else NAT),

@@ -72,9 +72,8 @@ class Call:
         """Rows (n, K) and targets (n, K) as they are passed."""
         return SHAPES[self.shape](x, FORMS[self.form](np.asarray(t)))
 
-    def laid(self, x: Array, t: Array, /, **options: Any) -> Array | None:
-        x, t = np.ascontiguousarray(x), np.ascontiguousarray(t)
-        return self.caller(*((x, t) if self.order == "prediction" else (t, x)), **options)
+    def laid(self, x: Array, t: Array) -> Array | None:
+        return self.caller(*((x, t) if self.order == "prediction" else (t, x)))
 
     def ask(self, x: Array, t: Array) -> Array | None:
         return self.laid(*self.lay(x, t))
@@ -123,7 +122,7 @@ class Data:
 
         if "cap" in bends:  # under a cap a cost stands still
             return not self.binary and np.allclose(at(1e4 * x), at(2e4 * x), 1e-4)
-        if any(name.startswith("log Z") for name in common):
+        if "log Z squared" in common:
             return not self.binary
         a, b, c = (at(x * s) for s in (100.0, 200.0, 300.0))
         straight = not (np.abs(a - 2 * b + c) > 1e-2 * np.maximum(np.abs(c), np.abs(u))).any()
@@ -168,7 +167,7 @@ class Data:
         return "bfloat16"
 
 
-def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...]) -> Data | None:
+def explore(call: Call, kind: str, binary: bool) -> Data | None:
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng, k = np.random.default_rng(7), call.k
     if call.soft:
@@ -177,12 +176,12 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...]) -> Dat
         t = rng.integers(0, 2, (4 * k + 12, k)).astype(float)
         t[0], t[1] = 0, 1
     else:
-        held = [v for v in numbers_within(call.caller.loss)[0] if 0 <= v < k][:6]  # one may be left out
+        held = [v for v in numbers_within(call.caller.loss) if 0 <= v < k][:6]  # one may be left out
         spread = np.unique([*np.linspace(0, k - 1, 8).astype(int), *held])
         labels = np.arange(k) if k <= FULL else spread
         t = np.repeat((labels[:, None] == np.arange(k)).astype(float), k + 6 if k <= FULL else 6, 0)
     x, some = inputs(kind, binary, len(t), k, rng), np.linspace(0, len(t) - 1, 4).astype(int)
-    for m in copies:
+    for m in (1, 2):
         # The first rows of several labels tell whether to go on: one label may be left out.
         if not np.nan_to_num(call.units(x[some], t[some], m), posinf=0.0, neginf=0.0).any():
             continue
@@ -197,7 +196,7 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...]) -> Dat
     return None
 
 
-def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
+def datasets(call: Call) -> Iterator[Data]:
     """What a call yields for each kind of input, as one choice of several or as yes and no."""
     flat, many = call.k == 1, call.k > FULL
     families = {"signs": (True,), "labels": (True,), "rows": (False, True)}.get(call.form, (False,))
@@ -206,7 +205,7 @@ def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
         if (call.soft and (flat or many)) or (binary and call.k > 64) or (flat and call.form == "labels"):
             continue
         for kind in KINDS[:2] if binary else KINDS:
-            if found := explore(call, kind, binary, copies):
+            if found := explore(call, kind, binary):
                 yield found
 
 
@@ -244,7 +243,7 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
         if coarse and np.isfinite(columns).all():
             errors = [np.linalg.norm(c @ np.linalg.lstsq(c, d.u)[0] - d.u) for c in (columns[:, :1], columns)]
             columns = columns if 2 * errors[1] < errors[0] else columns[:, :1]
-    added = [laws.COMMON[name](d.x, log_p, bend) for name in common]
+    added = [laws.COMMON[name](d.x, log_p) for name in common]
     added += [v.sum((1, 2)) for v in laws.divergence_terms(sides, log_p)] if d.soft else []
     columns = np.column_stack([columns.reshape(n, -1), *added])
     if not np.isfinite(columns).all():
@@ -346,13 +345,12 @@ def fits(d: Data, level: int, dtype: str) -> Iterator[Law]:
     if level and (simple or not d.promising(bends, common)):
         return
     coarse = "16" in dtype and not d.soft
-    of_z = any(name.startswith("log Z") for name in common)
     for reading in laws.READINGS:
         pointless = (
             reading.kind != d.kind or (reading.family == BINARY) != d.binary,
             # A softmax of one column says nothing, nor does a little of a softmax in half precision.
             d.binary and "softmax" in reading.name and (coarse or call.k == 1),
-            d.kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z),
+            d.kind != "logits" and ({"temperature", "cap"} & {*bends} or "log Z squared" in common),
             level > (0 if reading.kind == "log-probabilities" else 6 if reading.rank else len(LEVELS)),
             reading.rank == 2 and (d.soft or (bends and bends != ("temperature",))),
             d.binary and common and common != ("constant",),
