@@ -199,7 +199,7 @@ def test_one_direction_catches(seed: int, scale: float = 1) -> None:
 
 @pytest.mark.slow
 @claim(
-    "You may not have to train to the end to find it ... as low: stop",
+    "You may not have to train to the end to find this loss ... as low: stop",
     "Keep the weights with the lowest validation loss",
     on=[(run, 20, 1) for run in range(3)],
     but_not={"the training loss": (0, 20, 0), "no patience": (0, 1, 1), "the lowest of all": (None, 20, 1)},

@@ -231,7 +231,7 @@ def test_what_the_answers_of_ones_own_data_tell(shortening: float, expected: flo
 
 @claim(
     "From one length per prompt you cannot tell",
-    "over all prompts the share cannot be larger",
+    "over all prompts the lost share cannot exceed the second value",
     on=lambda: map(samples, (0.0, 1.0, 3.0)),
     but_not={"one prompt on its own": ([np.array([1, 199]), *([np.full(2, 100)] * 99)], 1)},
 )
@@ -355,7 +355,7 @@ def model_pairs() -> dict[str, Array]:
 
 @claim(
     "**What decides it** is how much the answers to one prompt differ.",
-    "If only two of the 221 models answer, the median pair loses",
+    "with only two of the 221 models answering, the median pair loses",
     on=[("within", False)],
     but_not={"how much the prompts differ": ("between", False), "models drawn at random": ("within", True)},
 )

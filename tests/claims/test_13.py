@@ -26,7 +26,7 @@ def share(alpha: float, T: float) -> float:
 
 
 @claim(
-    "the mixture without $T^2$ at $\\alpha$ is, up to a factor",
+    "the mixture without $T^2$ at $\\alpha$ is, up to a multiplicative constant",
     on=lambda: (
         (K, T, a, share(a, T)) for K in (2, 6, 1000) for T in (0.5, 2.0, 20.0) for a in (0.05, 0.4, 0.9)
     ),
