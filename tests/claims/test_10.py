@@ -569,7 +569,7 @@ def ends(padded: bool) -> tuple[Array, Array]:
 
 @claim(
     "A sum over a constant is proper, and so is a mean over",
-    "The average is harmless to a flexible model in two cases ... with positive factors.",
+    "The average is harmless to a flexible model, for instance, in two cases ... with positive factors.",
     on=lambda: [(learnt(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
         "0.12: the mean over each sequence, whose letters say nothing of its length": (

@@ -602,7 +602,9 @@ def test_the_validation_answers_as_labels() -> None:
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
 
-@pytest.mark.claim("14", "With 20% the five ways keep their order, the gains are smaller ... by a hundredth of a nat")
+@pytest.mark.claim(
+    "14", "With 20% the five ways keep their order, the gains are smaller ... by a hundredth of a nat"
+)
 def test_with_more_answers() -> None:
     order = ("distributions", "texts x4", "texts", "on-policy reverse", "labels")
 

@@ -112,6 +112,7 @@ SUMMED = {
     "sapo": lambda r, m: ((4 * torch.sigmoid(r - 1) * m).sum(1) / m.sum(1)).mean(),
     "gspo": lambda r, m: ((r.log() * m).sum(1) / m.sum(1)).exp().mean(),
     "luspo": lambda r, m: (((r.log() * m).sum(1) / m.sum(1)).exp() * m.sum(1)).mean(),
+    "luspo, tokens": lambda r, m: (r * m).sum(1).mean(),
     "dr_grpo": lambda r, m: (r * m).sum() / (len(r) * 40),
     "dapo": lambda r, m: (r * m).sum() / m.sum(),
 }
@@ -120,7 +121,15 @@ SUMMED = {
 @claim(
     "the gradient of this ratio has the factor $1/|o|$, so GSPO",
     "LUSPO {cite}`liu2026luspo` multiplies GSPO's loss by the length",
-    on=[("grpo", -1.0), ("sapo", -1.0), ("gspo", -1.0), ("luspo", 0.0), ("dr_grpo", 0.0), ("dapo", 0.0)],
+    on=[
+        ("grpo", -1.0),
+        ("sapo", -1.0),
+        ("gspo", -1.0),
+        ("luspo", 0.0),
+        ("luspo, tokens", 0.0),
+        ("dr_grpo", 0.0),
+        ("dapo", 0.0),
+    ],
     but_not={"GSPO by nothing": ("gspo", 0.0), "LUSPO by the length": ("luspo", -1.0)},
 )
 def test_what_divides_the_gradient_of_a_response(name: str, power: float) -> None:
