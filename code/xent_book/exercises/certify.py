@@ -15,10 +15,6 @@ from xent_book.exercises.binary import _bce, _sigmoid
 BinaryLoss = Callable[[Array, Array], Any]
 
 
-def _clipped(p: Array, eps: float = 1e-7) -> Array:
-    return np.asarray(np.clip(p, eps, 1 - eps))
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A loss to judge. It shows its name, since a function would show an address."""
