@@ -157,7 +157,7 @@ def stored(name: str) -> dict[str, Any]:
 
 def draw_bench(fig: Figure) -> None:
     """Draw the time of `xent` as a share of others', from random to trained logits, in float32."""
-    ax, at = fig.subplots(), 0.0
+    ax = fig.subplots()
     ways = (("torch", plots.ORANGE, "o"), ("scipy", plots.BLUE, "s"), ("keras", plots.GREEN, "D"))
     sizes: dict[str, list[dict[str, Any]]] = {}
     for case in stored("bench/result.json")["cases"]:
@@ -182,8 +182,9 @@ def draw_bench_gpu(fig: Figure) -> None:
     """Draw time over memory of a step of the last layer on a GPU, for each way to compute it."""
     cases = [case for case in stored("bench/linear.json")["cases"] if case["device"] != "cpu"]
     classes, width = max((case["classes"], case["width"]) for case in cases)
-    axes = fig.subplots(2, 1, sharex=True)
-    for ax, loss in zip(axes, ("cross_entropy", "distillation"), strict=True):
+    axes, ticks = fig.subplots(2, 1, sharex=True), [1, 10, 100, 1000, 10_000]
+    targets = {"cross_entropy": "labels", "distillation": "a live teacher"}
+    for ax, (loss, name) in zip(axes, targets.items(), strict=True):
         [case] = [c for c in cases if (c["loss"], c["classes"], c["width"]) == (loss, classes, width)]
         for way, bytes_held in case["memory"].items():
             below = way == "plain, compiled"
@@ -193,10 +194,6 @@ def draw_bench_gpu(fig: Figure) -> None:
             ax.plot(x, y, "o", color=plots.BLUE if way == "xent" else plots.ORANGE, ms=7)
             side, shift = ("left", -4) if x < 3 else ("center", 0)
             ax.annotate(way, (x, y), (shift, -15 if below else 7), textcoords="offset points", ha=side)
-        name, ticks = (
-            {"cross_entropy": "labels", "distillation": "a live teacher"}[loss],
-            [1, 10, 100, 1000, 10_000],
-        )
         ax.set(title=f"{classes:,} classes, H = {width:,}, {name}", ylabel="time, of plain")
         ax.set(xscale="log", xlim=(0.7, 40_000), xticks=ticks, xticklabels=[f"{tick:,}" for tick in ticks])
         ax.set_ylim(0, 1.2 * max(case["seconds"].values()) / case["seconds"]["plain"])

@@ -27,11 +27,6 @@ def use_style() -> None:
 
     In a notebook the figures also become SVG, without a date. They are drawn on white; a page with a dark
     theme inverts them.
-
-    Examples
-    --------
-    >>> from xent_book import plots
-    >>> plots.use_style()
     """
     with as_file(files("xent_book") / "book.mplstyle") as style:
         plt.style.use(style)

@@ -79,10 +79,8 @@ def table(
     return Table((columns, *body), marked)
 
 
-def show(
-    rows: Mapping[Any, Any], *columns: str, form: str | Sequence[str] = ".4g", mark: Iterable[Any] = ()
-) -> None:
+def show(*arguments: Any, **options: Any) -> None:
     """Show the `table` of the same arguments, in the middle of a cell too."""
     from IPython.display import display
 
-    display(table(rows, *columns, form=form, mark=mark))  # type: ignore[no-untyped-call]
+    display(table(*arguments, **options))  # type: ignore[no-untyped-call]

@@ -132,11 +132,6 @@ def grown(name: str, rows: int, vocabulary: int) -> int:
     return max(0, growth(lambda: step(WAYS[name], inputs))[0])
 
 
-def peak(name: str, rows: int, vocabulary: int) -> int:
-    """Return the same from a fresh process."""
-    return int(in_fresh_process(grown, name, rows, vocabulary))
-
-
 def agree(rows: int = 64, vocabulary: int = 3000) -> dict[str, float]:
     """Return, in float64, how far each way's gradients are from the plain ones; stop if that is far."""
     inputs = data(rows, vocabulary, torch.float64)
@@ -167,7 +162,7 @@ def seconds(rows: int, vocabulary: int) -> dict[str, float]:
 def measured(rows: int, vocabulary: int) -> dict[str, Any]:
     """Measure one case."""
     case = {"rows": rows, "vocabulary": vocabulary, "logits": rows * vocabulary * 4}
-    bytes_ = {name: peak(name, rows, vocabulary) for name in WAYS}
+    bytes_ = {name: in_fresh_process(grown, name, rows, vocabulary) for name in WAYS}
     print(case, bytes_, flush=True)
     return {**case, "bytes": bytes_, "seconds": seconds(rows, vocabulary)}
 

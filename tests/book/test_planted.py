@@ -117,3 +117,23 @@ def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:
     assert f'og:image" content="{address}/_images/' in page
     assert f"<loc>{address}/chapters/01_good.html</loc>" in (site / "sitemap.xml").read_text()
     assert 'href="/book/index.html"' in (site / "404.html").read_text("utf-8")
+
+
+def test_both_programs_build_the_same_pages(tiny_book: TinyBook) -> None:
+    """The day that Jupyter Book ends the book does not: plain Sphinx builds it."""
+    tiny_book.write_chapter(
+        "02_next", "# Next", "See {ref}`here`, {cite}`guo2017calibration`, $x$.\n\n(here)=\n## Here"
+    )
+    tiny_book.write_toc("01_good", "02_next")
+    folder = tiny_book.root / "_build" / "html"
+    built = []
+    for run in (
+        tiny_book.build,
+        lambda: tiny_book.run(
+            *("-m", "sphinx", "-W", "-n", "--keep-going", "-q", "-d", "_build/.doctrees", ".", "_build/html")
+        ),
+    ):
+        status, said = run()
+        assert status == 0, said
+        built.append({str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.html")})
+    assert built[0] == built[1] and "chapters/02_next.html" in built[0]

@@ -167,9 +167,7 @@ class Section:
     page: list[str] = field(default_factory=list)  # what the cells of the page show
     shown: list[str] = field(default_factory=list)  # those of the section
     literals: list[float] = field(default_factory=list)
-    given: dict[str, str] = field(
-        default_factory=dict
-    )  # numbers, as numbers.toml has them, to what gives them
+    given: dict[str, str] = field(default_factory=dict)  # what gives a number, by the number in numbers.toml
     texts: list[tuple[int, str]] = field(default_factory=list)  # with their cells
 
     def has(self, number: Number) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -46,6 +47,18 @@ def test_a_library_is_imported_by_what_is_asked_of_it_and_not_by_pytest() -> Non
     library = _registry.Lazy(lambda: loaded.append("once") or math)
     assert not hasattr(library, "__wrapped__") and not hasattr(library, "_mock_name") and loaded == []
     assert library.pi == math.pi and loaded == ["once"]
+
+
+def test_the_greeting_is_dropped_and_the_rest_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    """What C++ libraries write to the terminal while they are imported."""
+    descriptors = len(os.listdir("/dev/fd"))
+    os.write(2, b"before\n")
+    with pytest.raises(OSError, match="broken"), _registry.no_stderr():
+        os.write(2, b"greeting\n")
+        raise OSError("broken")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\nafter\n"
+    assert len(os.listdir("/dev/fd")) == descriptors
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
@@ -177,6 +190,8 @@ def test_attempt_reports_the_kind_and_the_first_line() -> None:
 def test_unknown_rows_and_wrong_registrations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no row 'nothing'"):
         behaviours.get("nothing")
+    with pytest.raises(ValueError, match="no group 'nothing'"):
+        behaviours.group_table("nothing")
     monkeypatch.setattr(_profiles, "torch_new", dict, raising=False)
     with pytest.raises(ValueError, match=re.escape("not both a row and a probe: ['torch-new']")):
         _registry.rows.__wrapped__()

@@ -23,15 +23,7 @@ STAYS = (
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table of text, wide or narrow.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours import Table
-    >>> Table("a caption", ["library", "loss"], [["xent", "0"]])
-    library | loss
-    xent | 0
-    """
+    """A table of text, wide or narrow."""
 
     caption: str
     header: Sequence[str]
@@ -84,15 +76,7 @@ def glance_table() -> Table:
 
 
 def group_table(group: str) -> Table:
-    """The rows of one group, run now: library, behaviour, what the probe saw, what to write instead.
-
-    Examples
-    --------
-    >>> from xent_book import behaviours
-    >>> behaviours.group_table("no such group")
-    Traceback (most recent call last):
-    ValueError: there is no group 'no such group'
-    """
+    """The rows of one group, run now: library, behaviour, what the probe saw, what to write instead."""
     if group not in {row.group for row in rows().values()}:
         raise ValueError(f"there is no group {group!r}")
     body = []

@@ -42,18 +42,6 @@ def answer_lengths() -> tuple[dict[str, NDArray[np.int64]], list[str]]:
 
 
 def root() -> Path:
-    """Return the folder that holds the folder `experiments`: the repository, or in the site's wheel this one.
-
-    Returns
-    -------
-    Path
-        An absolute path.
-
-    Examples
-    --------
-    >>> from xent_book.data import root
-    >>> (root() / "experiments" / "distillation" / "digits.json").exists()
-    True
-    """
+    """Return the folder that holds the folder `experiments`: the repository, or in the site's wheel this one."""
     here = Path(__file__).parent
     return here if (here / "experiments").exists() else here.parents[2]

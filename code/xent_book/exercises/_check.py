@@ -65,18 +65,10 @@ class Exercise:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What `check` found. True if the answer is right.
+    """What `check` found. True if the answer is right."""
 
-    Attributes
-    ----------
-    ok : bool
-        Whether the answer is right.
-    message : str
-        What was found, in a sentence or two.
-    """
-
-    ok: bool
-    message: str
+    ok: bool  # whether the answer is right
+    message: str  # what was found, in a sentence or two
 
     def __bool__(self) -> bool:
         return self.ok
@@ -101,36 +93,12 @@ def _registry() -> dict[str, Exercise]:
 
 
 def names() -> list[str]:
-    """List the slugs of all exercises, sorted.
-
-    Examples
-    --------
-    >>> from xent_book import exercises
-    >>> "bce-from-logits" in exercises.names()
-    True
-    """
+    """List the slugs of all exercises, sorted."""
     return list(_registry())
 
 
 def get(slug: str) -> Exercise:
-    """Look an exercise up by its slug.
-
-    Raises
-    ------
-    TypeError
-        If `slug` is no string.
-    ValueError
-        If there is no such exercise; the message lists the closest names.
-
-    Examples
-    --------
-    >>> from xent_book import exercises
-    >>> len(exercises.get("bce-from-logits").cases())
-    6
-    >>> exercises.get("bce-from-logit")
-    Traceback (most recent call last):
-    ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
-    """
+    """Look an exercise up by its slug; a ValueError lists the closest names."""
     if not isinstance(slug, str):
         raise TypeError(f"slug: expected the name of an exercise, got {type(slug).__name__}")
     exercises = _registry()

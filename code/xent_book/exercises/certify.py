@@ -10,13 +10,9 @@ import numpy as np
 
 from xent.losses import binary_cross_entropy
 from xent_book.exercises._check import Array, Exercise
-from xent_book.exercises.binary import _bce, _sigmoid
+from xent_book.exercises.binary import _bce, _from_p, _sigmoid, _with_eps
 
 BinaryLoss = Callable[[Array, Array], Any]
-
-
-def _clipped(p: Array, eps: float = 1e-7) -> Array:
-    return np.asarray(np.clip(p, eps, 1 - eps))
 
 
 @dataclass(frozen=True)
@@ -32,26 +28,20 @@ class Candidate:
             return self.loss(logits, targets)
 
 
-def _from_probs(z: Array, y: Array, eps: float = 0.0) -> Any:
-    p = np.clip(_sigmoid(z), eps, 1 - eps)
-    return -(y * np.log(p) + (1 - y) * np.log(1 - p))
-
-
-def _stable(z: Array, y: Array) -> Any:
-    """The maximum form, exact where y is 0 or 1: there its two large terms are the same number."""
-    return np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z)))
-
-
 RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
     ("two softplus terms", _bce),
     ("xent", lambda z, y: binary_cross_entropy(z, y, reduction="none")),
-    ("log1p of the smaller exponential", _stable),
+    # Exact where y is 0 or 1: there its two large terms are the same number.
+    (
+        "log1p of the smaller exponential",
+        lambda z, y: np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z))),
+    ),
     ("a few roundings more", lambda z, y: _bce(z, y) * (1 + 2.0**-50)),
     ("twelve digits", lambda z, y: _bce(z, y) * (1 + 4e-13)),
 )
 WRONG: tuple[tuple[str, BinaryLoss], ...] = (
-    ("from probabilities", _from_probs),
-    ("from clipped probabilities", lambda z, y: _from_probs(z, y, 1e-12)),
+    ("from probabilities", lambda z, y: _from_p(z, y, _sigmoid(z))),
+    ("from clipped probabilities", _with_eps(1e-12)[0]),
     (
         "log(1 + exp(-|z|)) without log1p",
         lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z))),

@@ -51,11 +51,6 @@ def _leak(dw: Array, db: Array) -> tuple[Array, int]:
     return dw[y] / db[y], y
 
 
-def _read(w: Array, x: Array, rows: Array) -> Array:
-    """Each row added where its token's vector was read."""
-    return np.asarray(np.eye(len(w))[x].T @ rows)
-
-
 EXERCISES = (
     Exercise(
         "grad-lengths",

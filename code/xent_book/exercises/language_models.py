@@ -62,10 +62,6 @@ def _spread(logits: Array, kept: Array, index: Array) -> float:
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
-def _learnt(p: Array, w: Array, share: float) -> Any:
-    return share * p * w / (p @ w) + (1 - share) * p
-
-
 EXERCISES = (
     Exercise(
         "lm-reverse-kl",
