@@ -798,7 +798,7 @@ MISSING = f"ImportError: xent.torch needs PyTorch {PROMISED[0]} or newer"  # bot
     ("code", "said"),
     [
         ("import sys, xent; assert 'torch' not in sys.modules; print(xent.torch.nll.__name__)", "nll"),
-        (f"import sys, xent.torch; print({TRAINERS} & set(sys.modules))", "set()"),
+        (f"import sys, xent.torch; print(set({sorted(TRAINERS)}) & set(sys.modules))", "set()"),
         ("import xent; xent.flax", "AttributeError: module 'xent' has no attribute 'flax'"),
         ("import sys, xent; sys.modules['torch'] = None; import xent.torch", MISSING),
         ("import sys, xent; sys.modules['torch'] = None; xent.torch", MISSING),
