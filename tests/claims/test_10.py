@@ -213,7 +213,7 @@ def estimates(between: float, corrected: bool = True) -> Iterator[tuple[float, f
 
 
 @claim(
-    "so $k$ independent answers show $(k - 1)/k$ of it on average",
+    "so $k$ independent answers show $(k - 1)/k$ of it.",
     "So with $k$ answers to each of many prompts and a large $B$",
     "To *first order* (in the term of order $1/B$), only the variance",
     on=lambda: (
