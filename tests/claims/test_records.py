@@ -547,14 +547,13 @@ def test_where_the_gain_comes_from() -> None:
 
 @pytest.mark.claim(
     "14",
-    "With the forward divergence the two are about even.",
-    "With the Jensen-Shannon divergence people's answers cost ... nearly a quarter and three tenths more.",
+    "With the forward divergence the two are about even ... by about a twentieth of a nat.",
+    "With the Jensen-Shannon divergence people's answers cost ... still about a quarter and two fifths.",
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
-    "one of Jensen-Shannon, trained three times as long, gained a tenth of a nat",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
-    "on-policy steps from the student of labels did not catch up",
-    "On-policy steps gain no nats over distributions ... up to about four times as many tokens are scored",
+    "in as many steps, on-policy training did no better than distributions along its texts",
+    "In as many steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any) -> None:
@@ -577,8 +576,30 @@ def test_on_policy_and_sharpness() -> None:
     between(0.28, 0.38, *fewer, but_not={"forward": forward})
     scored = [np.mean(list(distilled(cell, "scored").values())) for cell in (WARM, *SHARP, FORWARD)]
     assert all(3.3 < more / scored[0] < 4.5 for more in scored[1:])
-    longer = [r for r in record("restaurants/distillation")["runs"] if (r["arm"], r["part"]) == (jsd[0], 3)]
-    assert [distilled(jsd)[run["seed"]] - run["nats"] for run in longer] == [pytest.approx(0.1, abs=0.02)]
+
+
+@pytest.mark.claim(
+    "14",
+    "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
+    "with nine times the steps it led by about a twentieth of a nat",
+)
+def test_with_more_steps() -> None:
+    """Three and nine times as many, two seeds: the means, and what the last looks say."""
+    cells = WARM, FORWARD, *SHARP
+    ahead = less(FORWARD, WARM, part=9)
+    between(
+        0.035, 0.065, ahead, room=np.inf, but_not={"in as many": less(FORWARD, WARM), "exchanged": -ahead}
+    )
+    behind = [-less(cell, WARM, part=9) for cell in SHARP]
+    between(0.2, 0.3, behind[0], room=np.inf, but_not={"reverse": behind[1]})
+    between(0.35, 0.45, behind[1], room=np.inf, but_not={"JSD": behind[0]})
+    nats = {(c, n): np.array([*distilled(c, part=n).values()])[:2] for c in cells for n in (1, 3, 9)}
+    first, then = ([nats[cell, n] - nats[cell, 3 * n] for cell in cells] for n in (1, 3))
+    between(0.08, 0.14, *first, room=np.inf, but_not={"a second time": then[0]})
+    assert all(0 < later.mean() <= early.mean() for early, later in zip(first, then, strict=True))
+    of_all = record("restaurants/distillation")["settings"]["steps"]["from labels"] * 9
+    best, last = ([*distilled(cell, "best_step", 9).values()] for cell in (WARM, SHARP[0]))
+    assert max(best) < 0.8 * of_all and min(last) > 0.95 * of_all
 
 
 @pytest.mark.claim("14", "the students that missed the fewest slots had a higher loss")
@@ -593,11 +614,14 @@ def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
     assert {arm for arm, _ in fewest} == {"on-policy reverse", "on-policy JSD"}
 
 
-@pytest.mark.claim("14", "As labels, the validation answers add about a fifth of a nat")
+@pytest.mark.claim(
+    "14", "so run, the validation answers add about a fifth of a nat ... more slots are missed"
+)
 def test_the_validation_answers_as_labels() -> None:
     more = ("labels + validation", FEW)
     between(0.12, 0.3, less(more, LABELS_5), but_not={"texts": less(PLAIN, LABELS_5)})
     above(less(HUMAN, more))
+    above(less(LABELS_5, more, "missed"))
     answers = [np.mean(list(distilled(cell, "answers").values())) for cell in (LABELS_5, more)]
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
