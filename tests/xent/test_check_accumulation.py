@@ -182,6 +182,11 @@ def by_accumulate(net: nn.Module, batches: list[Batch]) -> None:
                 (loss_sum(net, micro.batch) * micro.scale).backward()  # type: ignore[no-untyped-call]
 
 
+def by_counted(net: nn.Module, batches: list[Batch]) -> None:
+    """No backward pass where nothing counts."""
+    RIGHT(net, [batch for batch in batches if count(batch)])
+
+
 def zero_grad_inside(net: nn.Module, batches: list[Batch]) -> None:
     for batch in batches:
         net.zero_grad()
@@ -273,6 +278,7 @@ LOOPS: dict[str, Row] = {
         "0.303 times .* no usual factor .*; targets="),
     "wrong weights": (RAGGED, loop(lambda b, i: (i + 1) / 10 if len(b) > 1 else 1, mean), {}, False,
         "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
+    "an empty micro-batch, left out": (EMPTY, by_counted, {}, True, WHOLE),
     "an empty micro-batch": (EMPTY, NAIVE, {}, False, "^nan from micro-batch 1 alone: p"),
     "an empty one, counted": (EMPTY, NAIVE, {"targets": 1}, False, "1 alone: it has no"),
     "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
@@ -312,6 +318,9 @@ LOOPS: dict[str, Row] = {
         "^a penalty on the parameters' squares enters .*; a mean of means over the micro-batches"),
     "a penalty on absolute values": (RAGGED, then(RIGHT, means_over(lambda k: 1, penalty(1))), {}, False,
         "on the parameters' absolute values enter"),
+    "a penalty, beside the rounding of autocast": (
+        [3, 2, 6], then(autocast(RIGHT), means_over(lambda k: 1, lambda net, b: penalty(2)(net, b) / 5)),
+        {"net": in_float32}, False, "^unknown: the gradient is no weighted sum"),
     "a penalty once": (RAGGED, then(RIGHT, means_over(lambda k: k, penalty(2))), {}, True, "^none"),
     "class weights, recombined by counts": (
         RAGGED, loop(lambda b, i: count(b[i]) / total(b), class_weighted_mean), {"targets": 1}, False,

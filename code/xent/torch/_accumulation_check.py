@@ -204,7 +204,7 @@ def compare(
         again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
         ours = gradient_of(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
         parts = (batch for theirs in everyone for batch in theirs)
-        alone = torch.stack([gradient_of(model, values, partial(plainly, batch)) for batch in parts])
+        alone = torch.stack([gradient_of(model, values, partial(plainly, batch), True) for batch in parts])
 
     dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
@@ -259,12 +259,16 @@ class _Evidence:
         into their span, beside what the losses' own factors are rounded by.
         """
         rests, limit = [], self.tolerance
-        for name in ("ours", "whole"):
-            gradient = getattr(self, name)
+        for name in ("whole", "ours"):
+            most, gradient = limit, getattr(self, name)
+            if rests and self.measured:  # a fault must not set its own tolerance
+                most = min(limit, max(2 * math.sqrt(len(self.alone)) * max(rests[0], self.eps), 1e-3))
             fitted = _weights(self.alone, gradient) @ self.alone
             rests.append(error(fitted, gradient) if gradient.any() else 0.0)
-            if rests[-1] <= limit:
+            if rests[-1] <= most:
                 setattr(self, name, fitted)
+            elif rests[-1] <= limit:
+                limit = rests[-1] = most
         seen = int(self.alone.any(0).sum())
         free = (seen - len(self.alone)) / seen if seen else 0.0
         noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
@@ -276,7 +280,7 @@ class _Evidence:
             self.counts = self.shifted
         self.by = [what for what, n in self.counts.items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
-        self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        self.means = rests[0] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
         if self.means or not self.counts or not self.told():
             return
         n = torch.from_numpy(self.counts["targets"])
@@ -698,16 +702,19 @@ def _full(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
-def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
+def gradient_of(
+    model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any], may_skip: bool = False
+) -> Tensor:
     """Return the gradient that `passes` leaves, as one vector; parameters without one have zeros."""
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
     passes()
-    if all(parameter.grad is None for parameter in parameters):
+    if not may_skip and all(parameter.grad is None for parameter in parameters):
         raise ValueError(
-            "step: expected it to leave gradients in the model's parameters, found none; leave zero_grad() "
-            "out of it, and under FSDP have a backward pass that synchronises"
+            "step: expected it to leave gradients in the model's parameters, found none; have it call backward() "
+            "(with yield, it only makes a generator), leave zero_grad() out of it, and under FSDP have a backward "
+            "pass that synchronises"
         )
     if not all(_same(tensor, kept) for tensor, kept in values if isinstance(tensor, nn.Parameter)):
         raise ValueError(
