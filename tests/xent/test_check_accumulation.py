@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def model(*layers: nn.Module) -> nn.Module:
 class BatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.movedim(-1, 1)).movedim(1, -1)
+
+
+class InFloat32(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float()
 
 
 class MeanOfTheBatch(nn.Module):
@@ -224,6 +230,28 @@ ROWS_OF_FOUR = loop(lambda b, i: len(b[i][1]) / 4, mean)
 PLAIN = {"reference": plain, "targets": 1}
 
 RIGHT, NAIVE = sums_over(total), means_over(lambda k: k)
+AT_LEAST_8 = sums_over(lambda b: max(total(b), 8))
+THRICE = RAGGED * 3
+
+
+def converged(off: float = 0.0) -> nn.Module:
+    """Logistic regression on these micro-batches, in float32 at or near its minimum."""
+    torch.manual_seed(0)
+    net, whole = nn.Sequential(nn.Linear(WIDTH, CLASSES)).double(), window(THRICE)[1]
+    solver = torch.optim.LBFGS(net.parameters(), max_iter=200, tolerance_grad=1e-12, tolerance_change=0)
+
+    def loss() -> Any:
+        solver.zero_grad()
+        plain(net, whole)
+        return mean(net, whole).detach()
+
+    solver.step(loss)
+    with torch.no_grad():
+        for p in net.parameters():
+            p *= 1 + off
+    return net.float()
+
+
 SOME = {"targets": 1, "rows": (1, 2, 1)}
 WHOLE = "^none: the micro-batches add up to the whole batch$"
 
@@ -278,6 +306,23 @@ LOOPS: dict[str, Row] = {
         "0.303 times .* no usual factor .*; targets="),
     "wrong weights": (RAGGED, loop(lambda b, i: (i + 1) / 10 if len(b) > 1 else 1, mean), {}, False,
         "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
+    "at least 8": (RAGGED, AT_LEAST_8, {"targets": 1}, False, r"^cannot tell: .* max\(targets, 8\): .* reference="),
+    "at least 8, referred": (
+        RAGGED, AT_LEAST_8, {"targets": 1, "reference": lambda net, b: AT_LEAST_8(net, [b])}, True, "^none: the mi"),
+    "shares in float32": (
+        [6, 1, 3, 1], loop(lambda b, i: float(torch.tensor(count(b[i])) / torch.tensor(total(b))), mean),
+        {"targets": 1}, True, "^none: the .* within 1e-06, which is rounding, in float32 or where gradients cancel$"),
+    "logits in float32": (
+        RAGGED, sums_over(total, lambda net, b: loss_sum(nn.Sequential(net, InFloat32()), b)), {"targets": 1}, True,
+        "^none: the micro-batches add up to the whole batch(, within [^;]*)?$"),
+    "a factor close to one": (RAGGED, sums_over(lambda b: total(b) * (1 + 1e-5 * (len(b) > 1))), {}, False,
+        r"^the right direction, 1 - 1e-05 times what it should be, no usual factor"),
+    "wrong weights, but a little": (RAGGED, loop(lambda b, i: (1 + 1e-4 * i * (len(b) > 1)) / total(b)), {}, False,
+        "have the weights 0.5, 0.08334, 0.25.*, 0.1667 where 0.5, 0.08333, 0.25, 0.1667 is due$"),
+    "a model that has almost converged": (
+        THRICE, RIGHT, {"net": partial(converged, 3e-4)}, True, "^none: .* where gradients cancel$"),
+    "a model that has converged": (THRICE, RIGHT, {"net": converged}, False, "^cannot tell: the model has converged"),
+    "a model that has converged, and a mean of means": (THRICE, NAIVE, {"net": converged}, False, MEANS),
     "an empty micro-batch, left out": (EMPTY, by_counted, {}, True, WHOLE),
     "an empty micro-batch": (EMPTY, NAIVE, {}, False, "^nan from micro-batch 1 alone: p"),
     "an empty one, counted": (EMPTY, NAIVE, {"targets": 1}, False, "1 alone: it has no"),

@@ -109,9 +109,11 @@ def check_accumulation(
     targets, ignore_index, group
         As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
     tolerance : float, optional
-        Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32. In half precision, of
-        the parameters or of autocast where a module runs under it, what no weights of the micro-batches explain is
-        rounding, up to half of the digits; their weights may be off by as much, or by two machine epsilons: .016
+        Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32; 1e-6 in float64,
+        whose shares or logits may be in float32; more, up to .01, where the model has converged, and the micro-batches'
+        gradients cancel. In half precision, of the parameters or of autocast where a module runs under it, what no
+        weights of the micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few
+        times what it is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016
         in bfloat16, .002 in float16.
 
     Returns
@@ -131,7 +133,8 @@ def check_accumulation(
     Notes
     -----
     Gradients cannot tell a mean of means from the mean of all if counts are equal; a report of no other fault says so.
-    Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell".
+    Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell". So it
+    does if the model has converged, or if, without a reference, the step may have a least divisor.
 
     Examples
     --------
@@ -209,10 +212,11 @@ def compare(
     dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     norms = exchange(float(ours.norm()), group, ranks)
-    apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
+    most = tolerance or max(math.sqrt(eps), 1e-6)  # a float64 model may have logits or shares in float32
+    apart = max(norms) - min(norms) > most * max(norms)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted, apart,
+        model, whole, again, ours, alone, steps, ranks, eps, most, counts, shifted, apart,
         plain=reference is not None, measured=tolerance is None,
     ).judge()  # fmt: skip
     norm, expected = float(ours.norm()), float(whole.norm())
@@ -251,6 +255,7 @@ class _Evidence:
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
+    floor: float = 0.0  # a least divisor that would make it one
 
     def set_noise_aside(self) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
@@ -287,12 +292,15 @@ class _Evidence:
         if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
             level = due[n > 0].mean() * self.alone.sum(0)
             self.miscounts = not self.by and error(level, self.whole) > self.tolerance
+            for least in (due * n.sum()).tolist():
+                if self.miscounts and self.fits(np.maximum(n.numpy(), least), float(n.sum())):
+                    self.floor = least
             self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
             self.means = True
 
-    def fits(self, n: Floats) -> bool:
+    def fits(self, n: Floats, total: float | None = None) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
-        share = torch.from_numpy(n / n.sum()) if n.sum() else None
+        share = torch.from_numpy(n / (total or n.sum())) if n.sum() else None
         return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
 
     def told(self) -> bool:
@@ -302,7 +310,7 @@ class _Evidence:
 
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
-        before = self.not_finite, self.does_not_repeat, self.not_synchronised, self.clipped
+        before = self.not_finite, self.converged, self.does_not_repeat, self.not_synchronised, self.clipped
         after = self.right, self.right_but_for_a_factor, self.penalised, self.across_rows, self.other_weights
         return next(verdict for ask in (*before, self.set_noise_aside, *after) if (verdict := ask()))
 
@@ -322,6 +330,22 @@ class _Evidence:
             f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
         )
         return _wrong(cause + "over nothing is 0/0", SUM_ONCE)
+
+    def converged(self) -> _Verdict | None:
+        """Leave room for what rounding makes where the gradients of the micro-batches cancel."""
+        if not self.measured or self.eps > 1e-4:  # in half precision it is measured
+            return None
+        norms = self.alone.norm(dim=1)
+        summed = _weights(self.alone, self.whole).abs().clamp(max=1.0) @ norms
+        size = float(torch.maximum(summed, norms.median()) / self.whole.norm())
+        if 4 * self.eps * size > 0.01 and error(self.ours, self.whole) <= 4 * self.eps * size:
+            return _wrong(
+                "cannot tell: the model has converged, and the whole batch's gradient is what rounding leaves of its "
+                f"micro-batches', which are {size:.2g} times as large",
+                "check before training, or with other examples",
+            )
+        self.tolerance = max(self.tolerance, min(4 * self.eps * size, 0.01))
+        return None
 
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
@@ -358,7 +382,13 @@ class _Evidence:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
-        if self.miscounts:
+        if self.miscounts and self.floor and not self.plain:
+            return _wrong(
+                "cannot tell: alone, some micro-batches are divided by more than their targets, as by "
+                f"max(targets, {self.floor:.3g}): a least divisor is right where the window exceeds it, and reference= "
+                "would show what it is"
+            )
+        if self.miscounts and not self.floor:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
             return _wrong(cause, "divide by the number of targets")
         even, off = self.alone.mean(0), _angle(self.ours, self.whole)
@@ -374,6 +404,8 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
+        elif self.measured and error(self.ours, self.whole) > math.sqrt(self.eps):
+            cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
         if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         if "sequences" in self.by and "targets" not in self.by:
@@ -466,7 +498,7 @@ class _Evidence:
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
-        cause = f"the micro-batches have the weights {_listed(found)} where {_listed(due)} is due"
+        cause = f"the micro-batches have the weights {_differing(found, ' where ', due)} is due"
         hint = "" if self.means or self.counts else "; targets= would say more"
         return _wrong(cause + hint, SUM_ONCE)
 
@@ -557,12 +589,13 @@ class _Evidence:
             return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
         hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
-        return f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}"
+        size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
+        return f"{size} times what it should be, no usual factor ({norms}){hint}"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
         share = self.counts["targets"] / self.total("targets")
-        return f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(share)}"
+        return f"the micro-batches by {_differing(self.due, ', where their targets would by ', share)}"
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
@@ -597,10 +630,16 @@ def _either(what: Iterable[str]) -> str:
     return " or ".join([name for name in names if "(before" not in name] or names)
 
 
-def _listed(numbers: Tensor | Floats) -> str:
+def _listed(numbers: Tensor | Floats, digits: int = 3) -> str:
     values = numbers.tolist()
     least = 1e-3 * max(map(abs, values))  # rounding leaves some of what has no weight
-    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in values)
+    return ", ".join(f"{x:.{digits}g}" if abs(x) > least else "0" for x in values)
+
+
+def _differing(found: Tensor | Floats, words: str, due: Tensor | Floats) -> str:
+    """Set two lists of weights beside one another, with so many digits that they differ."""
+    pairs = [(_listed(found, digits), _listed(due, digits)) for digits in range(3, 16)]
+    return words.join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
 
 
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
