@@ -156,7 +156,7 @@ def check_accumulation(
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
     with random_states_kept():  # a loader may shuffle, and use its buffers again
-        mine = [copy.deepcopy(batch) for batch in micro_batches]
+        mine = [copied(batch) for batch in micro_batches]
     ranks, steps = ranks_of(group), len(mine)
     everyone = exchange(mine, group, ranks)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
@@ -199,21 +199,24 @@ def compare(
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
     def plainly(batch: B) -> Any:
-        batch = copy.deepcopy(batch)  # a step may pop the labels out of it
+        batch = copied(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
     with untouched(model) as values, _autocast_seen(model) as dtypes:
         whole = gradient_of(model, values, partial(plainly, whole_batch))
         again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
-        ours = gradient_of(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
+        ours = gradient_of(model, values, lambda: step(model, [copied(batch) for batch in mine]))
         parts = (batch for theirs in everyone for batch in theirs)
         alone = torch.stack([gradient_of(model, values, partial(plainly, batch), True) for batch in parts])
 
-    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
+    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
-    norms = exchange(float(ours.norm()), group, ranks)
+    sizes = {name: p.numel() * (1 + p.is_complex()) for name, p in model.named_parameters()}
+    norms = np.array(exchange([float(piece.norm()) for piece in ours.split([*sizes.values()])], group, ranks))
     most = tolerance or max(math.sqrt(eps), 1e-6)  # a float64 model may have logits or shares in float32
-    apart = max(norms) - min(norms) > most * max(norms)
+    differ = np.ptp(norms, 0) > most * np.linalg.norm(norms, axis=1).max()
+    apart = [name for name, differs in zip(sizes, differ, strict=True) if differs]
+    apart = apart if (norms.any(0) & ~differ).any() else ["them"] * bool(apart)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
         model, whole, again, ours, alone, steps, ranks, eps, most, counts, shifted, apart,
@@ -223,6 +226,14 @@ def compare(
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
     return AccumulationReport(verdict.ok, ratio, cosine, error(ours, whole), verdict.cause, verdict.repair)
+
+
+def copied(batch: B) -> B:
+    try:
+        return copy.deepcopy(batch)
+    except (RuntimeError, TypeError) as problem:
+        hint = "detach tensors that were computed, and leave iterators out"
+        raise TypeError(f"batch: expected one that can be copied; {hint} ({problem})") from problem
 
 
 class _Verdict(NamedTuple):
@@ -249,7 +260,7 @@ class _Evidence:
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
     counts: dict[str, Floats]  # each (W K,), by what is counted; empty where that is not known
     shifted: dict[str, Floats]  # the same for a model that shifts the labels
-    apart: bool  # whether the ranks ended with different gradients
+    apart: list[str]  # the parameters in which the ranks ended with different gradients; "them" for all
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     measured: bool  # whether the tolerance is to follow from the noise
     noise: float = 0.0  # the angle that rounding makes
@@ -286,6 +297,7 @@ class _Evidence:
         self.by = [what for what, n in self.counts.items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
         self.means = rests[0] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        self.means |= "targets" in self.by
         if self.means or not self.counts or not self.told():
             return
         n = torch.from_numpy(self.counts["targets"])
@@ -317,8 +329,8 @@ class _Evidence:
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
-            cause = f"the whole batch's own gradient is {what}: look at the loss before the loop"
-            return _wrong(cause)
+            also = "" if self.whole.any() else ", or for a zero_grad() at the end of the step"
+            return _wrong(f"the whole batch's own gradient is {what}: look at the loss before the loop{also}")
         bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
@@ -358,7 +370,8 @@ class _Evidence:
         return _wrong(cause + "; that hides the denominators", "model.eval(), and check again")
 
     def not_synchronised(self) -> _Verdict | None:
-        cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
+        which = _first(self.apart)
+        cause = f"the ranks end with different gradients: no backward pass of the window synchronises {which}"
         repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
         return _wrong(cause, repair) if self.apart else None
 
@@ -408,6 +421,8 @@ class _Evidence:
             cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
         if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
+        if self.ranks > 1 and not self.plain:
+            cause += "; a factor W that is missing or too much, reference= would show"
         if "sequences" in self.by and "targets" not in self.by:
             cause += (
                 f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
@@ -420,6 +435,9 @@ class _Evidence:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
         if not error(self.ours, factor * self.whole) <= self.tolerance or self.beaten():
             return None
+        for what, mixture in self.faults:
+            if self.alone.any(0).sum() == 1 and error(self.ours, mixture) <= self.tolerance:
+                return _wrong(what + self.empty(), SUM_ONCE)
         words, repair = self.in_words(factor), SUM_ONCE
         if "GradScaler" in words:
             repair = "check without the scaler, or have the step unscale its gradients"
@@ -447,12 +465,14 @@ class _Evidence:
         return _wrong(
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
-            "loss), or it is rounding: pass tolerance=",
+            "loss), or the loss has two terms with two denominators, each to be summed and divided by its own count"
+            + ", or it is rounding: pass tolerance="
+            * (residual < 0.01),
         )
 
     def penalised(self) -> _Verdict | None:
         """Whether all that is too much is proportional to the parameters, or to their signs."""
-        parameters = [_full(p).double().cpu().flatten() for p in self.model.parameters()]
+        parameters = [_flat(p) for p in self.model.parameters()]
         sizes = [len(p) for p in parameters]
         for what, mixture in [("the rest is right", self.whole), *self.faults]:
             excess = self.ours - mixture
@@ -462,8 +482,11 @@ class _Evidence:
                 pairs = zip(excess.split(sizes), map(of, parameters), strict=True)
                 shares = [float(e @ v / (v @ v)) if v.any() else 0.0 for e, v in pairs]
                 most = max(shares, key=abs)
-                if any(abs(x) > 1e-3 * abs(most) and abs(x / most - 1) > 1e-3 for x in shares):
+                some = [abs(x) > 1e-3 * abs(most) for x in shares]
+                if any(has and abs(x / most - 1) > 1e-3 for has, x in zip(some, shares, strict=True)):
                     continue  # each parameter has the penalty or has it not
+                if not any(has and size > 1 for has, size in zip(some, sizes, strict=True)):
+                    continue  # whatever enters is proportional to a single number
                 fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
                 if error(fitted, excess) <= 1e-3:
                     return _wrong(
@@ -498,6 +521,12 @@ class _Evidence:
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
+        if not self.told():
+            return _wrong(
+                "the micro-batches have other weights than are due; which, cannot be told, as their gradients depend "
+                "on one another: check a model with more parameters",
+                SUM_ONCE,
+            )
         cause = f"the micro-batches have the weights {_differing(found, ' where ', due)} is due"
         hint = "" if self.means or self.counts else "; targets= would say more"
         return _wrong(cause + hint, SUM_ONCE)
@@ -553,9 +582,12 @@ class _Evidence:
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
         k, w, n = self.steps, self.ranks, self.total("targets")
-        constant = "" if self.plain else ", or divided by a constant, which reference= would show"
-        means = "means are added up and never divided, as by a model that takes the trainer's count "
-        means += "(num_items_in_batch) and drops it" + constant
+        known = [
+            "means are added up and never divided, as by a model that takes the trainer's count "
+            "(num_items_in_batch) and drops it"
+        ]
+        known += [] if self.plain else ["divided by a constant, which reference= would show"]
+        means = ", or ".join(reversed(known) if self.even() else known)  # the constant may be right then
         missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
         much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
         twice = "divided by K twice, as by the loop and by its trainer"
@@ -580,13 +612,15 @@ class _Evidence:
         """Say what a factor may be that none of the usual ones is."""
         k, n, power = self.steps, self.total("targets"), round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
-            return f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)"
+            return f"2^{power} = {2**power} times what it should be: as if the loss were scaled (GradScaler)"
+        if abs(factor / 2 - 1) <= self.tolerance:
+            return f"{factor:.4g} times what it should be: as if every micro-batch were counted twice"
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and abs(k / factor / full - 1) <= self.tolerance:
             return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
         counted = round(n / factor) if self.counts and factor > 0 else 0
         if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
-            return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
+            return f"{factor:.4g} of what it should be: as if divided by {counted} where {n:g} targets count"
         hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
         size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
@@ -603,9 +637,9 @@ class _Evidence:
         return _angle(even, self.whole) <= 2 * self.noise and error(even, self.whole) <= 2 * self.tolerance
 
     def modules(self, have: Callable[[nn.Module], bool]) -> str:
-        """Name the modules that have a property, the first three of them."""
+        """Name the modules that have a property."""
         names = [name or "the model itself" for name, module in self.model.named_modules() if have(module)]
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return _first(names)
 
     def versus(self, what: str) -> str:
         return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
@@ -622,6 +656,11 @@ def error(found: Tensor, expected: Tensor) -> float:
 def _angle(a: Tensor, b: Tensor) -> float:
     """Return the sine of the angle between two gradients."""
     return error(b * float(a @ b / (b @ b)), a) if b.any() else 1.0
+
+
+def _first(names: list[str]) -> str:
+    """Name the first three."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _either(what: Iterable[str]) -> str:
@@ -730,15 +769,18 @@ def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
                 tensor.copy_(kept)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether this rank's parts are the same."""
+def _same(a: Any, b: Any, slack: float = 0.0) -> bool:
+    """Whether this rank's parts are the same, up to a share of the largest number."""
     a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a.detach(), b))
-    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+    largest = float(b.abs().max()) if slack and b.numel() else 0.0
+    return torch.allclose(a, b, rtol=0, atol=slack * largest, equal_nan=True)
 
 
-def _full(tensor: Any) -> Any:
-    """Return all of a DTensor."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+def _flat(tensor: Any) -> Tensor:
+    """Return all of a tensor, or of a DTensor, as one vector; of complex numbers both parts."""
+    full = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().to_dense()
+    real: Tensor = torch.view_as_real(full.resolve_conj()) if full.is_complex() else full
+    return real.to("cpu", torch.float64).flatten()
 
 
 def gradient_of(
@@ -755,15 +797,18 @@ def gradient_of(
             "(with yield, it only makes a generator), leave zero_grad() out of it, and under FSDP have a backward "
             "pass that synchronises"
         )
-    if not all(_same(tensor, kept) for tensor, kept in values if isinstance(tensor, nn.Parameter)):
+    # An embedding with max_norm writes to its weight; others may add a perturbation, and subtract it again.
+    embeddings = [m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    limited = {id(m.weight) for m in embeddings if m.max_norm is not None}
+    held = [(t, kept) for t, kept in values if isinstance(t, nn.Parameter) and id(t) not in limited]
+    if not all(_same(tensor, kept, 4e-7) for tensor, kept in held):
         raise ValueError(
             "step: expected forward and backward passes only, but it changed the parameters; the optimiser's "
             "step does not belong in it"
         )
     pieces = []
     for parameter in parameters:
-        gradient = _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        pieces.append(gradient.to_dense().to("cpu", torch.float64).flatten())
+        pieces.append(_flat(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad))
     _put_back(values)  # buffers: each run starts from the same
     return torch.cat(pieces)
 
