@@ -326,7 +326,7 @@ LOOPS: dict[str, Row] = {
     "a constant divisor, equal counts": (EVEN, means_over(lambda k: 4), {}, False,
         "K = 4 times what it should be: divided by a constant, which reference= would show, or means are added"),
     "every micro-batch twice": (RAGGED, sums_over(lambda b: total(b) / (1 + (len(b) > 1))), {"targets": 1}, False,
-        "^the right direction, 2 times what it should be: as if every micro-batch were counted twice$"),
+        "^the right direction, 2 times what it should be: as if every .* counted twice, or summed over two ranks$"),
     "fewer parameters than micro-batches": (
         RAGGED * 5, loop(lambda b, i: (len(b) == 1 or i != 2) / total(b)),
         {"net": lambda: nn.Sequential(nn.Linear(WIDTH, CLASSES, bias=False)).double(), "targets": 1}, False,
@@ -348,7 +348,8 @@ LOOPS: dict[str, Row] = {
         "^unknown: no weights .* two terms with two denominators, each to be summed and divided by its own count$"),
     "at least 8": (RAGGED, AT_LEAST_8, {"targets": 1}, False, r"^cannot tell: .* max\(targets, 8\): .* reference="),
     "at least 8, referred": (
-        RAGGED, AT_LEAST_8, {"targets": 1, "reference": lambda net, b: AT_LEAST_8(net, [b])}, True, "^none: the mi"),
+        RAGGED, AT_LEAST_8, {"targets": 1, "reference": lambda net, b: AT_LEAST_8(net, [b])}, True,
+        r"^none: the .* max\(targets, 8\)$"),
     "shares in float32": (
         [6, 1, 3, 1], loop(lambda b, i: float(torch.tensor(count(b[i])) / torch.tensor(total(b))), mean),
         {"targets": 1}, True, "^none: the .* within 1e-06, which is rounding, in float32 or where gradients cancel$"),

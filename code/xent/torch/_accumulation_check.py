@@ -128,7 +128,7 @@ def check_accumulation(
         If there are fewer than two micro-batches, or not as many on each rank; if `step` changes the
         parameters or leaves no gradient; if `targets` counts not as many in the whole batch as in its parts.
     TypeError
-        If an argument is of the wrong kind.
+        If an argument is of the wrong kind, or a batch cannot be copied.
 
     Notes
     -----
@@ -274,7 +274,7 @@ class _Evidence:
         A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
         into their span, beside what the losses' own factors are rounded by.
         """
-        rests, limit = [], self.tolerance
+        rests, limit = list[float](), self.tolerance
         for name in ("whole", "ours"):
             most, gradient = limit, getattr(self, name)
             if rests and self.measured:  # a fault must not set its own tolerance
@@ -395,12 +395,13 @@ class _Evidence:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
-        if self.miscounts and self.floor and not self.plain:
-            return _wrong(
-                "cannot tell: alone, some micro-batches are divided by more than their targets, as by "
-                f"max(targets, {self.floor:.3g}): a least divisor is right where the window exceeds it, and reference= "
-                "would show what it is"
+        more = "alone, some micro-batches are divided by more than their targets, as by "
+        more += f"max(targets, {self.floor:.3g})"
+        if self.floor and not self.plain:
+            also = (
+                "a least divisor is right where the window exceeds it, and reference= would show what it is"
             )
+            return _wrong(f"cannot tell: {more}: {also}")
         if self.miscounts and not self.floor:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
             return _wrong(cause, "divide by the number of targets")
@@ -421,6 +422,8 @@ class _Evidence:
             cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
         if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
+        if self.floor:
+            cause += f"; {more}"
         if self.ranks > 1 and not self.plain:
             cause += "; a factor W that is missing or too much, reference= would show"
         if "sequences" in self.by and "targets" not in self.by:
@@ -614,7 +617,8 @@ class _Evidence:
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
             return f"2^{power} = {2**power} times what it should be: as if the loss were scaled (GradScaler)"
         if abs(factor / 2 - 1) <= self.tolerance:
-            return f"{factor:.4g} times what it should be: as if every micro-batch were counted twice"
+            words = "as if every micro-batch were counted twice, or summed over two ranks"
+            return f"{factor:.4g} times what it should be: {words}"
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and abs(k / factor / full - 1) <= self.tolerance:
             return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
