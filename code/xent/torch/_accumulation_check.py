@@ -109,9 +109,11 @@ def check_accumulation(
     targets, ignore_index, group
         As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
     tolerance : float, optional
-        Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32. In half precision, of
-        the parameters or of autocast where a module runs under it, what no weights of the micro-batches explain is
-        rounding, up to half of the digits; their weights may be off by as much, or by two machine epsilons: .016
+        Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32; 1e-6 in float64,
+        whose shares or logits may be in float32; more, up to .01, where the model has converged, and the micro-batches'
+        gradients cancel. In half precision, of the parameters or of autocast where a module runs under it, what no
+        weights of the micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few
+        times what it is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016
         in bfloat16, .002 in float16.
 
     Returns
@@ -126,12 +128,13 @@ def check_accumulation(
         If there are fewer than two micro-batches, or not as many on each rank; if `step` changes the
         parameters or leaves no gradient; if `targets` counts not as many in the whole batch as in its parts.
     TypeError
-        If an argument is of the wrong kind.
+        If an argument is of the wrong kind, or a batch cannot be copied.
 
     Notes
     -----
     Gradients cannot tell a mean of means from the mean of all if counts are equal; a report of no other fault says so.
-    Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell".
+    Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell". So it
+    does if the model has converged, or if, without a reference, the step may have a least divisor.
 
     Examples
     --------
@@ -153,7 +156,7 @@ def check_accumulation(
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
     with random_states_kept():  # a loader may shuffle, and use its buffers again
-        mine = [copy.deepcopy(batch) for batch in micro_batches]
+        mine = [copied(batch) for batch in micro_batches]
     ranks, steps = ranks_of(group), len(mine)
     everyone = exchange(mine, group, ranks)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
@@ -196,29 +199,41 @@ def compare(
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
     def plainly(batch: B) -> Any:
-        batch = copy.deepcopy(batch)  # a step may pop the labels out of it
+        batch = copied(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
     with untouched(model) as values, _autocast_seen(model) as dtypes:
         whole = gradient_of(model, values, partial(plainly, whole_batch))
         again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
-        ours = gradient_of(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
+        ours = gradient_of(model, values, lambda: step(model, [copied(batch) for batch in mine]))
         parts = (batch for theirs in everyone for batch in theirs)
-        alone = torch.stack([gradient_of(model, values, partial(plainly, batch)) for batch in parts])
+        alone = torch.stack([gradient_of(model, values, partial(plainly, batch), True) for batch in parts])
 
-    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
+    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
-    norms = exchange(float(ours.norm()), group, ranks)
-    apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
+    sizes = {name: p.numel() * (1 + p.is_complex()) for name, p in model.named_parameters()}
+    norms = np.array(exchange([float(piece.norm()) for piece in ours.split([*sizes.values()])], group, ranks))
+    most = tolerance or max(math.sqrt(eps), 1e-6)  # a float64 model may have logits or shares in float32
+    differ = np.ptp(norms, 0) > most * np.linalg.norm(norms, axis=1).max()
+    apart = [name for name, differs in zip(sizes, differ, strict=True) if differs]
+    apart = apart if (norms.any(0) & ~differ).any() else ["them"] * bool(apart)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, shifted, apart,
+        model, whole, again, ours, alone, steps, ranks, eps, most, counts, shifted, apart,
         plain=reference is not None, measured=tolerance is None,
     ).judge()  # fmt: skip
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
     return AccumulationReport(verdict.ok, ratio, cosine, error(ours, whole), verdict.cause, verdict.repair)
+
+
+def copied(batch: B) -> B:
+    try:
+        return copy.deepcopy(batch)
+    except (RuntimeError, TypeError) as problem:
+        hint = "detach tensors that were computed, and leave iterators out"
+        raise TypeError(f"batch: expected one that can be copied; {hint} ({problem})") from problem
 
 
 class _Verdict(NamedTuple):
@@ -245,12 +260,13 @@ class _Evidence:
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
     counts: dict[str, Floats]  # each (W K,), by what is counted; empty where that is not known
     shifted: dict[str, Floats]  # the same for a model that shifts the labels
-    apart: bool  # whether the ranks ended with different gradients
+    apart: list[str]  # the parameters in which the ranks ended with different gradients; "them" for all
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     measured: bool  # whether the tolerance is to follow from the noise
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
+    floor: float = 0.0  # a least divisor that would make it one
 
     def set_noise_aside(self) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
@@ -258,13 +274,17 @@ class _Evidence:
         A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
         into their span, beside what the losses' own factors are rounded by.
         """
-        rests, limit = [], self.tolerance
-        for name in ("ours", "whole"):
-            gradient = getattr(self, name)
+        rests, limit = list[float](), self.tolerance
+        for name in ("whole", "ours"):
+            most, gradient = limit, getattr(self, name)
+            if rests and self.measured:  # a fault must not set its own tolerance
+                most = min(limit, max(2 * math.sqrt(len(self.alone)) * max(rests[0], self.eps), 1e-3))
             fitted = _weights(self.alone, gradient) @ self.alone
             rests.append(error(fitted, gradient) if gradient.any() else 0.0)
-            if rests[-1] <= limit:
+            if rests[-1] <= most:
                 setattr(self, name, fitted)
+            elif rests[-1] <= limit:
+                limit = rests[-1] = most
         seen = int(self.alone.any(0).sum())
         free = (seen - len(self.alone)) / seen if seen else 0.0
         noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
@@ -276,19 +296,23 @@ class _Evidence:
             self.counts = self.shifted
         self.by = [what for what, n in self.counts.items() if self.fits(n)]
         self.due = due = _weights(self.alone, self.whole)
-        self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        self.means = rests[0] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        self.means |= "targets" in self.by
         if self.means or not self.counts or not self.told():
             return
         n = torch.from_numpy(self.counts["targets"])
         if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
             level = due[n > 0].mean() * self.alone.sum(0)
             self.miscounts = not self.by and error(level, self.whole) > self.tolerance
+            for least in (due * n.sum()).tolist():
+                if self.miscounts and self.fits(np.maximum(n.numpy(), least), float(n.sum())):
+                    self.floor = least
             self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
             self.means = True
 
-    def fits(self, n: Floats) -> bool:
+    def fits(self, n: Floats, total: float | None = None) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
-        share = torch.from_numpy(n / n.sum()) if n.sum() else None
+        share = torch.from_numpy(n / (total or n.sum())) if n.sum() else None
         return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
 
     def told(self) -> bool:
@@ -298,15 +322,15 @@ class _Evidence:
 
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
-        before = self.not_finite, self.does_not_repeat, self.not_synchronised, self.clipped
+        before = self.not_finite, self.converged, self.does_not_repeat, self.not_synchronised, self.clipped
         after = self.right, self.right_but_for_a_factor, self.penalised, self.across_rows, self.other_weights
         return next(verdict for ask in (*before, self.set_noise_aside, *after) if (verdict := ask()))
 
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
-            cause = f"the whole batch's own gradient is {what}: look at the loss before the loop"
-            return _wrong(cause)
+            also = "" if self.whole.any() else ", or for a zero_grad() at the end of the step"
+            return _wrong(f"the whole batch's own gradient is {what}: look at the loss before the loop{also}")
         bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
@@ -319,6 +343,22 @@ class _Evidence:
         )
         return _wrong(cause + "over nothing is 0/0", SUM_ONCE)
 
+    def converged(self) -> _Verdict | None:
+        """Leave room for what rounding makes where the gradients of the micro-batches cancel."""
+        if not self.measured or self.eps > 1e-4:  # in half precision it is measured
+            return None
+        norms = self.alone.norm(dim=1)
+        summed = _weights(self.alone, self.whole).abs().clamp(max=1.0) @ norms
+        size = float(torch.maximum(summed, norms.median()) / self.whole.norm())
+        if 4 * self.eps * size > 0.01 and error(self.ours, self.whole) <= 4 * self.eps * size:
+            return _wrong(
+                "cannot tell: the model has converged, and the whole batch's gradient is what rounding leaves of its "
+                f"micro-batches', which are {size:.2g} times as large",
+                "check before training, or with other examples",
+            )
+        self.tolerance = max(self.tolerance, min(4 * self.eps * size, 0.01))
+        return None
+
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
         if noise <= self.tolerance:
@@ -330,7 +370,8 @@ class _Evidence:
         return _wrong(cause + "; that hides the denominators", "model.eval(), and check again")
 
     def not_synchronised(self) -> _Verdict | None:
-        cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
+        which = _first(self.apart)
+        cause = f"the ranks end with different gradients: no backward pass of the window synchronises {which}"
         repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
         return _wrong(cause, repair) if self.apart else None
 
@@ -354,7 +395,14 @@ class _Evidence:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
-        if self.miscounts:
+        more = "alone, some micro-batches are divided by more than their targets, as by "
+        more += f"max(targets, {self.floor:.3g})"
+        if self.floor and not self.plain:
+            also = (
+                "a least divisor is right where the window exceeds it, and reference= would show what it is"
+            )
+            return _wrong(f"cannot tell: {more}: {also}")
+        if self.miscounts and not self.floor:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
             return _wrong(cause, "divide by the number of targets")
         even, off = self.alone.mean(0), _angle(self.ours, self.whole)
@@ -370,8 +418,14 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
+        elif self.measured and error(self.ours, self.whole) > math.sqrt(self.eps):
+            cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
         if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
+        if self.floor:
+            cause += f"; {more}"
+        if self.ranks > 1 and not self.plain:
+            cause += "; a factor W that is missing or too much, reference= would show"
         if "sequences" in self.by and "targets" not in self.by:
             cause += (
                 f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
@@ -384,6 +438,9 @@ class _Evidence:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
         if not error(self.ours, factor * self.whole) <= self.tolerance or self.beaten():
             return None
+        for what, mixture in self.faults:
+            if self.alone.any(0).sum() == 1 and error(self.ours, mixture) <= self.tolerance:
+                return _wrong(what + self.empty(), SUM_ONCE)
         words, repair = self.in_words(factor), SUM_ONCE
         if "GradScaler" in words:
             repair = "check without the scaler, or have the step unscale its gradients"
@@ -411,12 +468,14 @@ class _Evidence:
         return _wrong(
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
-            "loss), or it is rounding: pass tolerance=",
+            "loss), or the loss has two terms with two denominators, each to be summed and divided by its own count"
+            + ", or it is rounding: pass tolerance="
+            * (residual < 0.01),
         )
 
     def penalised(self) -> _Verdict | None:
         """Whether all that is too much is proportional to the parameters, or to their signs."""
-        parameters = [_full(p).double().cpu().flatten() for p in self.model.parameters()]
+        parameters = [_flat(p) for p in self.model.parameters()]
         sizes = [len(p) for p in parameters]
         for what, mixture in [("the rest is right", self.whole), *self.faults]:
             excess = self.ours - mixture
@@ -426,8 +485,11 @@ class _Evidence:
                 pairs = zip(excess.split(sizes), map(of, parameters), strict=True)
                 shares = [float(e @ v / (v @ v)) if v.any() else 0.0 for e, v in pairs]
                 most = max(shares, key=abs)
-                if any(abs(x) > 1e-3 * abs(most) and abs(x / most - 1) > 1e-3 for x in shares):
+                some = [abs(x) > 1e-3 * abs(most) for x in shares]
+                if any(has and abs(x / most - 1) > 1e-3 for has, x in zip(some, shares, strict=True)):
                     continue  # each parameter has the penalty or has it not
+                if not any(has and size > 1 for has, size in zip(some, sizes, strict=True)):
+                    continue  # whatever enters is proportional to a single number
                 fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
                 if error(fitted, excess) <= 1e-3:
                     return _wrong(
@@ -462,7 +524,13 @@ class _Evidence:
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
-        cause = f"the micro-batches have the weights {_listed(found)} where {_listed(due)} is due"
+        if not self.told():
+            return _wrong(
+                "the micro-batches have other weights than are due; which, cannot be told, as their gradients depend "
+                "on one another: check a model with more parameters",
+                SUM_ONCE,
+            )
+        cause = f"the micro-batches have the weights {_differing(found, ' where ', due)} is due"
         hint = "" if self.means or self.counts else "; targets= would say more"
         return _wrong(cause + hint, SUM_ONCE)
 
@@ -517,9 +585,12 @@ class _Evidence:
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
         k, w, n = self.steps, self.ranks, self.total("targets")
-        constant = "" if self.plain else ", or divided by a constant, which reference= would show"
-        means = "means are added up and never divided, as by a model that takes the trainer's count "
-        means += "(num_items_in_batch) and drops it" + constant
+        known = [
+            "means are added up and never divided, as by a model that takes the trainer's count "
+            "(num_items_in_batch) and drops it"
+        ]
+        known += [] if self.plain else ["divided by a constant, which reference= would show"]
+        means = ", or ".join(reversed(known) if self.even() else known)  # the constant may be right then
         missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
         much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
         twice = "divided by K twice, as by the loop and by its trainer"
@@ -544,21 +615,25 @@ class _Evidence:
         """Say what a factor may be that none of the usual ones is."""
         k, n, power = self.steps, self.total("targets"), round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
-            return f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)"
+            return f"2^{power} = {2**power} times what it should be: as if the loss were scaled (GradScaler)"
+        if abs(factor / 2 - 1) <= self.tolerance:
+            words = "as if every micro-batch were counted twice, or summed over two ranks"
+            return f"{factor:.4g} times what it should be: {words}"
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and abs(k / factor / full - 1) <= self.tolerance:
             return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
         counted = round(n / factor) if self.counts and factor > 0 else 0
         if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
-            return f"{factor:.4g} of what it should be: divided by {counted} where {n:g} targets count"
+            return f"{factor:.4g} of what it should be: as if divided by {counted} where {n:g} targets count"
         hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
-        return f"{factor:.4g} times what it should be, no usual factor ({norms}){hint}"
+        size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
+        return f"{size} times what it should be, no usual factor ({norms}){hint}"
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
         share = self.counts["targets"] / self.total("targets")
-        return f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(share)}"
+        return f"the micro-batches by {_differing(self.due, ', where their targets would by ', share)}"
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
@@ -566,9 +641,9 @@ class _Evidence:
         return _angle(even, self.whole) <= 2 * self.noise and error(even, self.whole) <= 2 * self.tolerance
 
     def modules(self, have: Callable[[nn.Module], bool]) -> str:
-        """Name the modules that have a property, the first three of them."""
+        """Name the modules that have a property."""
         names = [name or "the model itself" for name, module in self.model.named_modules() if have(module)]
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return _first(names)
 
     def versus(self, what: str) -> str:
         return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
@@ -587,16 +662,27 @@ def _angle(a: Tensor, b: Tensor) -> float:
     return error(b * float(a @ b / (b @ b)), a) if b.any() else 1.0
 
 
+def _first(names: list[str]) -> str:
+    """Name the first three."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _either(what: Iterable[str]) -> str:
     """Join what counts alike; what a shift changes is told by its other name, where it has one."""
     names = list(what)
     return " or ".join([name for name in names if "(before" not in name] or names)
 
 
-def _listed(numbers: Tensor | Floats) -> str:
+def _listed(numbers: Tensor | Floats, digits: int = 3) -> str:
     values = numbers.tolist()
     least = 1e-3 * max(map(abs, values))  # rounding leaves some of what has no weight
-    return ", ".join(f"{x:.3g}" if abs(x) > least else "0" for x in values)
+    return ", ".join(f"{x:.{digits}g}" if abs(x) > least else "0" for x in values)
+
+
+def _differing(found: Tensor | Floats, words: str, due: Tensor | Floats) -> str:
+    """Set two lists of weights beside one another, with so many digits that they differ."""
+    pairs = [(_listed(found, digits), _listed(due, digits)) for digits in range(3, 16)]
+    return words.join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
 
 
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
@@ -687,37 +773,46 @@ def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
                 tensor.copy_(kept)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether this rank's parts are the same."""
+def _same(a: Any, b: Any, slack: float = 0.0) -> bool:
+    """Whether this rank's parts are the same, up to a share of the largest number."""
     a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a.detach(), b))
-    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+    largest = float(b.abs().max()) if slack and b.numel() else 0.0
+    return torch.allclose(a, b, rtol=0, atol=slack * largest, equal_nan=True)
 
 
-def _full(tensor: Any) -> Any:
-    """Return all of a DTensor."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+def _flat(tensor: Any) -> Tensor:
+    """Return all of a tensor, or of a DTensor, as one vector; of complex numbers both parts."""
+    full = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().to_dense()
+    real: Tensor = torch.view_as_real(full.resolve_conj()) if full.is_complex() else full
+    return real.to("cpu", torch.float64).flatten()
 
 
-def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
+def gradient_of(
+    model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any], may_skip: bool = False
+) -> Tensor:
     """Return the gradient that `passes` leaves, as one vector; parameters without one have zeros."""
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
     passes()
-    if all(parameter.grad is None for parameter in parameters):
+    if not may_skip and all(parameter.grad is None for parameter in parameters):
         raise ValueError(
-            "step: expected it to leave gradients in the model's parameters, found none; leave zero_grad() "
-            "out of it, and under FSDP have a backward pass that synchronises"
+            "step: expected it to leave gradients in the model's parameters, found none; have it call backward() "
+            "(with yield, it only makes a generator), leave zero_grad() out of it, and under FSDP have a backward "
+            "pass that synchronises"
         )
-    if not all(_same(tensor, kept) for tensor, kept in values if isinstance(tensor, nn.Parameter)):
+    # An embedding with max_norm writes to its weight; others may add a perturbation, and subtract it again.
+    embeddings = [m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    limited = {id(m.weight) for m in embeddings if m.max_norm is not None}
+    held = [(t, kept) for t, kept in values if isinstance(t, nn.Parameter) and id(t) not in limited]
+    if not all(_same(tensor, kept, 4e-7) for tensor, kept in held):
         raise ValueError(
             "step: expected forward and backward passes only, but it changed the parameters; the optimiser's "
             "step does not belong in it"
         )
     pieces = []
     for parameter in parameters:
-        gradient = _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        pieces.append(gradient.to_dense().to("cpu", torch.float64).flatten())
+        pieces.append(_flat(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad))
     _put_back(values)  # buffers: each run starts from the same
     return torch.cat(pieces)
 
