@@ -614,7 +614,7 @@ KERAS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "categorical, logits": (lambda k: k.CategoricalCrossentropy(from_logits=True), {}),
     "categorical, smoothing": (lambda k: k.CategoricalCrossentropy(label_smoothing=0.1), NPROB | {"smoothing": 0.1}),
     "sparse": (lambda k: k.SparseCategoricalCrossentropy(), NPROB | FADES | {
-        "targets": ("indices",), "clip": "at 1.0e-07", "sequences": "over all positions, padding included (",
+        "targets": ("indices",), "clip": "at 1.0e-07", "sequences": "over all positions (",
     }),
     "sparse, logits, ignore 0":
         (lambda k: k.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), {"ignore_index": (0,)}),
