@@ -71,7 +71,7 @@ def leaf(site: Path, page: str, pages: list[str]) -> tuple[str, str]:
     body = re.sub(r'(?<=\bid=")([^"]+)', lambda found: key(page, found[1]), body)
     body = re.sub(r'(xlink:href="#|url\(#)([^")]+)', lambda found: found[1] + key(page, found[2]), body)
     body = re.sub(r'\bsrc="([^":]+)"', lambda found: f'src="{normpath(join(here, found[1]))}"', body)
-    body = body.replace(' loading="lazy"', "").replace("<details", "<details open")
+    body = body.replace(' loading="lazy"', "")
     title = re.search(r"<h1>(.*?)</h1>", body, re.DOTALL)
     assert title is not None, page
     plain = re.sub(r'<a class="headerlink".*?</a>|<[^>]+>', "", title[1])

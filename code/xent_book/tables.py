@@ -79,8 +79,10 @@ def table(
     return Table((columns, *body), marked)
 
 
-def show(*arguments: Any, **options: Any) -> None:
+def show(
+    rows: Mapping[Any, Any], *columns: str, form: str | Sequence[str] = ".4g", mark: Iterable[Any] = ()
+) -> None:
     """Show the `table` of the same arguments, in the middle of a cell too."""
     from IPython.display import display
 
-    display(table(*arguments, **options))  # type: ignore[no-untyped-call]
+    display(table(rows, *columns, form=form, mark=mark))  # type: ignore[no-untyped-call]

@@ -33,9 +33,9 @@ def test_the_book_is_printed(browser: Browser, built_site: Path) -> None:
     fonts = [font for page in reader.pages for font in page["/Resources"].get("/Font", {}).values()]
     names = " ".join({str(font.get_object().get("/BaseFont")) for font in fonts})
     assert all(part in names for part in ("KaTeX_Math-Italic", "KaTeX_Size", "SourceSerif4")), names
-    folded = {PRINTED[1]: 'class="solution.*?<section.*?<p>', PRINTED[2]: '<details class="sd-.*?<dt>'}
+    folded = {PRINTED[1]: 'class="solution.*?<section.*?<p>', PRINTED[2]: '<details class="sd-.*?</a>, (?=“)'}
     for page, start in folded.items():
         text = (built_site / f"{page}.html").read_text(encoding="utf-8")
-        first = re.search(f"{start}([A-Za-z ,]{{15,}})", text, re.DOTALL)
+        first = re.search(f"{start}([A-Za-z ,“”()]{{15,}})", text, re.DOTALL)
         assert first and " ".join(html.unescape(first[1]).split()) in " ".join(said), f"{start} is shut"
     assert not (built_site / "printed.html").exists()

@@ -175,11 +175,11 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "outside": [(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,), (t * math.nan,)],
         "a_part_is_negative": [({"a": F.nll_loss(p, y)},)],
         "no_distributions": [
-            *((p, t), (z + 1, t), (log_p, 1.2 * t), (log_p, 3 * t - 2 * p)),
+            *((p, t), (z + 1, t), (log_p, 1.2 * t), (log_p, 3 * t - 2 * p), (log_p.double(), 0.96 * t)),
             (torch.cat([log_p, p]), torch.cat([t, t])),
         ],
         "not_log_k": [(lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)],
-        "reads_no_logits": [(sparse(), y.numpy(), right.float().numpy() / 60)],
+        "reads_no_logits": [(sparse(), y.numpy(), right.float().numpy() * s + 20) for s in (1 / 60, 1 / 6)],
         "counts_each_output": [(1 - 1 / k, q, np.roll(q > q.max() / 2, 1, 1))] * (n > 9),
         "averages_means": [(*parts, float(each[0] + each[1:].mean()) / 2)] * (n > 2),
         "breaks_when_sure": [
@@ -196,6 +196,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "sees_nothing": [(mask | torch.eye(n, dtype=torch.bool),)],
         "jumped": [
             ([2.3, *[2.0] * 9, 3.9, *[2.32] * 39],),  # into a point without a gradient
+            ([2.3, *[1.0] * 25, *[0.5] * 5, *[2.05] * 20],),  # down a little, then up to less than at first
             *(([2.3, *[0.5] * 30, *[5.0] * 20],), ([2.3] * 49 + [math.nan],), ([2.3, *[6.0, 30.0] * 25],)),
         ],
         "half_overflows": [
@@ -217,7 +218,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "padding_counts": [(accuracy, z + 9 * t, y), (summed, z, y), (ce, z, y, 0)][: 2 + some],
         "ranks_differ": [([n, n + 1], [n, n + 1]), ([4 * n, 4 * n], [n, 3 * n])],
         "weights_cancel": [(weighed(v), z.double(), y, v) for v in (w.double(), none)] * some,
-        "wrong_target": [(z, y[:, None]), (z, t.long()), (z, y.double())],
+        "wrong_target": [(z, y[:, None]), (z, t.long()), (z, y.double()), (cube, ids.byte())],
         "shapes_differ": [(p[:, :1], t[:, 0]), (p[:, 0], t[:, :1])],
         "out_of_range": [(y + 1 + k, k), (y - k, k), (ignored, k, 255), (torch.cat([y, y + k]), k)],
     }
