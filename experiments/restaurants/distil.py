@@ -15,11 +15,14 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            on-policy: from the student of labels, and a divergence from the teacher along what the student writes for
            any training meaning, by the gradient of the token's divergence: forward, reverse, or Jensen-Shannon (JSD)
            from labels: "distributions" from the student of labels, the control of on-policy's start
+           fresh texts: from the student of labels, and KL along texts that the teacher writes as training goes on,
+           for the prompts that on-policy asks of its student at the same steps: the control of on-policy's supply
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts
            or more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same"
            (no more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels
            is too small or badly regularised: "large", of twice the parameters; dropout and the number of steps are
-           chosen for each arm. 5. On-policy gains by its longer training: "from labels". 6. Reverse and JSD miss
+           chosen for each arm. 5. On-policy gains by its longer training: "from labels"; or
+           by text that never repeats: "fresh texts". 6. Reverse and JSD miss
            fewer slots because they are sharper: slots of every arm at a temperature of one half, too. 7. The students
            of labels are too sure, and a temperature would do: `tempered`, nats at the temperature that is best on
            validation. (Added when the first students of labels had been seen, and none of a teacher's.) The teacher
@@ -47,7 +50,7 @@ Measured   on 400 test meanings: nats a word of people's answers; `gap`, these l
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
 Seeds      eight, each with its own teacher, labelled meanings and initial values, alike for all arms; one after the
-           other. With more steps two were run. Foretold when those of labels, distributions and texts x4 and one of
+           other; with three times the steps two. Foretold when those of labels, distributions and texts x4 and one of
            JSD had been run with three times the steps: with nine times, "from labels" and on-policy forward stay
            within 0.05 nats of each other; JSD loses half of its third of a nat to "from labels", reverse a third of
            its two fifths; between three times and nine times no arm but these two gains 0.05. The first held, just;
@@ -87,7 +90,8 @@ FEW, PART, ALL = 0.05, 0.2, 1.0  # of the training meanings have people's answer
 RATES, DROPOUTS = tuple(0.002 * 2**k for k in range(9)), (0.0, 0.15, 0.3, 0.45, 0.6)
 ALPHAS, TUNING_SEED = (0.2, 0.5, 0.8, 0.95, 1.0), 1000
 BATCH, WARMUP, DECAY, AVERAGE, LOOK, PATIENCE = 32, 20, 0.01, 0.98, 40, 200
-TOP, TEXTS, WRITTEN_FOR = 8, 4, 8  # tokens of a cache; texts of the teacher's; steps that an own text serves
+TOP, TEXTS, WRITTEN_FOR = 8, 4, 8  # tokens of a cache; texts of the teacher's; steps that a written text serves
+WRITES = ("own", "fresh")  # as training goes on
 TESTED, SAMPLES = 200, 4  # test meanings for which texts are written, and how many for each
 Row = dict[str, Any]
 Meaning = tuple[str, ...]
@@ -96,7 +100,7 @@ Meaning = tuple[str, ...]
 class Arm(NamedTuple):
     """Which texts the soft part of the loss runs along, what it is there, and how the model is made."""
 
-    texts: str = ""  # the teacher's: one, four, same; people's: human; the student's: own; none
+    texts: str = ""  # the teacher's: one, four, same, fresh; people's: human; the student's: own; none
     loss: str = "labels"  # or against the teacher's distributions: forward, tail, reverse, jsd
     warm: bool = False  # starts from the student of labels
     validation: bool = False  # learns the validation answers, too, and cannot be stopped by them
@@ -120,18 +124,18 @@ ARMS = {
     "large": Arm(size=(56, 1)),
     "from labels": Arm("one", "forward", warm=True, steps=320),
     "labels + validation": Arm(validation=True),
+    "fresh texts": Arm("fresh", "forward", warm=True, steps=320),
 }
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
-CELLS += [(name, FEW) for name in list(ARMS)[4:]]
+CELLS += [(name, FEW) for name in list(ARMS)[4:-1]]  # all but fresh texts
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-FROM_LABELS = [
-    (name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")
-]
-LONGER = {  # by how many times
-    3: [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW), *FROM_LABELS],
-    9: FROM_LABELS,
+LONGEST = ("from labels", "on-policy forward", "fresh texts")  # whose dropout is chosen again for the longest runs
+FROM_LABELS = [(name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")]
+LONGER = {  # by how many times, and for how many of the seeds
+    3: (2, [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW), *FROM_LABELS]),
+    9: (8, [*FROM_LABELS, ("fresh texts", FEW)]),
 }
 
 
@@ -200,11 +204,11 @@ class Owned:
         return [log_q(self.teacher, some) for some in (self.written[0], self.written[TEXTS], self.validation)]
 
     def pool(self, arm: Arm, share: float) -> tuple[Pool, Pool]:
-        """Return the texts of an arm's soft part, to learn from and for validation; of a student there are none yet."""
+        """Return the texts of an arm's soft part, to learn from and for validation; of WRITES there are none yet."""
         if share == ALL:
             raise ValueError(f"share: expected a part, which leaves prompts without answers, got {share}")
-        if arm.texts == "own":
-            return Pool([]), Pool([])
+        if arm.texts in WRITES:
+            return Pool([]), Pool(self.written[TEXTS], self.scored[1])
         if arm.texts == "human":
             human = self.labelled(share)
             return Pool(human, log_q(self.teacher, human)), Pool(self.validation, self.scored[2])
@@ -253,14 +257,15 @@ def fit(
     model: Describer, arm: Arm, job: Job, own: Owned, share: float, steps: int, patience: float, at: int | None = None
 ) -> tuple[Describer, Row]:  # fmt: skip
     """Train a model until it stops; return it at its best look, or at the look `at`, and what it took."""
-    start, alpha, rng = time.process_time(), job.alpha, np.random.default_rng([own.seed, 9])
+    alpha, rng = job.alpha, np.random.default_rng([own.seed, 9])
     torch.manual_seed(own.seed)  # of dropout
     model.dropout = job.dropout
     count = BATCH if alpha in (0, 1) else BATCH // 2
     hard = own.labelled(share) + (own.validation if arm.validation else [])
     soft, validation = own.pool(arm, share) if alpha else (Pool([]), Pool([]))
+    start = time.process_time()  # what the teacher writes and says in advance is counted by its tokens
     hards = cycle(len(hard), count, rng)
-    softs = cycle(len(own.order if arm.texts == "own" else soft.pairs), count, rng)
+    softs = cycle(len(own.order if arm.texts in WRITES else soft.pairs), count, rng)
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=DECAY, fused=True)
     parameters = [p.detach() for p in model.parameters()]
     average = [p.clone() for p in parameters]
@@ -268,9 +273,10 @@ def fit(
     curve, scored, own_batches = [], 0, iter([[0]])
     ends = np.cumsum([0, *(len(p.reply) for p in soft.pairs)])
     for step in range(1, steps + 1):
-        if alpha and arm.texts == "own" and step % WRITTEN_FOR == 1:
+        if alpha and arm.texts in WRITES and step % WRITTEN_FOR == 1:
             asked = [own.order[i] for _ in range(WRITTEN_FOR) for i in next(softs)]
-            pairs = texts_of(model, asked, 1000 * own.seed + step)
+            writer = model if arm.texts == "own" else own.teacher
+            pairs = texts_of(writer, asked, 1000 * own.seed + step)
             soft = Pool(pairs, log_q(own.teacher, pairs))
             ends = np.cumsum([0, *(len(p.reply) for p in pairs)])
             scored += int(ends[-1])
@@ -279,7 +285,7 @@ def fit(
         if alpha < 1:
             loss = (1 - alpha) * F.cross_entropy(*along(model.train(), [hard[i] for i in next(hards)]))
         if alpha > 0:
-            index = next(own_batches if arm.texts == "own" else softs)
+            index = next(own_batches if arm.texts in WRITES else softs)
             logits, words = along(model.train(), [soft.pairs[i] for i in index])
             said = soft.log_p
             said = said if said is None else torch.cat([said[ends[i] : ends[i + 1]] for i in index])
@@ -407,16 +413,17 @@ class Runs:
         model, row = fit(model, arm, job, own, share, round(part * arm.steps), patience, at)
         return model, {"arm": name, "share": share, "seed": seed, "part": part, **job._asdict(), **row}
 
-    def tuned(self, name: str, share: float) -> Job:
-        """Return the settings of an arm, from runs of the tuning seed."""
+    def tuned(self, name: str, share: float, times: float = 1) -> Job:
+        """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
         if ARMS[name].validation:
             return self.tuned("labels", share)
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
         arm, key = ARMS[name], (name, share, TUNING_SEED)
-        part = 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
+        longer = times == max(LONGER) and name in LONGEST
+        part = times if longer else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
         rows = [r for r in records(self.folder) if (r["arm"], r["share"], r["seed"]) == key]
-        known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows}
+        known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows if abs(r["part"] - part) < 0.01}
 
         def best(job: Job, field: str, grid: Sequence[float], by: str = "own") -> Job:
             def value(x: float) -> float:
@@ -424,21 +431,21 @@ class Runs:
                 if tried not in known:
                     known[tried] = self.made(*key, tried, part)[1]
                     store(self.folder, known[tried])
-                    print(name, share, *tried, known[tried]["own"], known[tried]["validation"], flush=True)
+                    print(name, share, part, *tried, known[tried]["own"], known[tried]["validation"], flush=True)
                 return float(known[tried][by])
 
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
 
+        if longer:
+            return best(self.tuned(name, share), "dropout", DROPOUTS)
         job = Job(self.tuned(name, FEW).rate if share == PART else arm.rate, alpha=0.8 if arm.texts else 0.0)
         job = best(job if share == PART else best(job, "rate", RATES), "dropout", DROPOUTS)
         return best(job, "alpha", ALPHAS, "validation") if arm.texts else job
 
-    def work(self, seeds: Sequence[int], longer: int) -> None:
-        """Make what the folder lacks, seed by seed; then longer runs of a few."""
+    def work(self, seeds: Sequence[int]) -> None:
+        """Make what the folder lacks, seed by seed; then the longer runs."""
         jobs = [(name, share, seed, 1) for seed in seeds for name, share in CELLS]
-        jobs += [
-            (*cell, seed, part) for part, cells in LONGER.items() for seed in seeds[:longer] for cell in cells
-        ]
+        jobs += [(*cell, s, part) for part, (n, cells) in LONGER.items() for s in seeds[:n] for cell in cells]
         for job in jobs:
             done = {(r["arm"], r["share"], r["seed"], r["part"]) for r in records(self.folder)}
             if job not in done:
@@ -453,10 +460,10 @@ class Runs:
             row, model = dict(stored["row"]), Describer(self.data, *arm.size).eval()
             model.load_state_dict(stored["state"])
         else:
-            model, row = self.made(name, share, seed, self.tuned(name, share), part)
+            model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
-        row["written"] = 0 if arm.texts == "human" else len(texts.words())
+        row["written"] = row["scored"] if arm.texts == "fresh" else len(texts.words()) * (arm.texts != "human")
         row["scored"] = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
@@ -469,11 +476,13 @@ class Runs:
 # ---------------------------------------------------------------- the record
 
 
-def paired(runs: Sequence[Row], key: str, arm: str, share: float, minus: Row | None) -> dict[str, float]:
+def paired(
+    runs: Sequence[Row], key: str, arm: str, share: float, minus: Row | None, part: float = 1
+) -> dict[str, float]:
     """Return the mean over the seeds, of a difference if `minus` is given, and half of its 95 % interval."""
 
     def by_seed(arm: str, share: float) -> dict[int, float]:
-        return {r["seed"]: r[key] for r in runs if (r["arm"], r["share"], r["part"]) == (arm, share, 1)}
+        return {r["seed"]: r[key] for r in runs if (r["arm"], r["share"], r["part"]) == (arm, share, part)}
 
     values, other = by_seed(arm, share), by_seed(minus["arm"], minus["share"]) if minus else {}
     x = np.array([v - other.get(s, 0.0) for s, v in values.items() if not minus or s in other])
@@ -498,7 +507,9 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
     runs.sort(key=lambda r: (r["part"], r["seed"]))  # within a seed as they were made
     forecasts = json.loads((HERE / "distillation_prediction.json").read_text())["forecasts"]
     for row in forecasts:
-        row |= shared.rounded(paired(runs, row["key"], row["arm"], row["share"], row.get("minus")), ".4g")
+        of_row = [r for r in runs if r["seed"] >= row.get("from_seed", 0)]
+        cell = row["key"], row["arm"], row["share"], row.get("minus"), row.get("part", 1)
+        row |= shared.rounded(paired(of_row, *cell), ".4g")
         (low, high), mean, half = row["between"], row["mean"], row["half"]
         row |= {"held": low <= mean <= high, "met": mean - half <= high and low <= mean + half}
     missed, looked = np.sum([slots_missed(p.meaning, data.spell(p.reply)) for p in data.test], axis=0)
@@ -524,7 +535,7 @@ def main() -> None:
     given = parser.parse_args()
     data = load(given.data, 1)
     if given.command == "train":
-        Runs(data, given.runs).work(range(given.seeds), longer=2)
+        Runs(data, given.runs).work(range(given.seeds))
     elif given.command == "assemble":
         shared.write(assemble(given.runs, given.again, data), HERE / "distillation.json")
     else:
