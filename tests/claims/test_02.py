@@ -180,7 +180,7 @@ def test_the_start_is_log_k(z: Array) -> None:
 
 test_the_losses_of_a_text = claim(
     "the losses of a text's first $n$ tokens after a start symbol",
-    "$z_i$ before ... token $x_i$,",
+    "$z_i$, before ... token $x_i$,",
     on=["eq-next-token"],
     but_not={
         "the labels from the second token on": (
