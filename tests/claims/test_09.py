@@ -301,7 +301,7 @@ def scaled() -> dict[tuple[str, float], Array]:
 
 @pytest.mark.slow
 @claim(
-    "Temperature scaling takes both to nearly the same gap and",
+    "Temperature scaling brings both to nearly the same gap and",
     "a temperature fitted on held-out data closed about three fifths",
     on=[("after", 0.6, "before")],
     but_not={
@@ -402,7 +402,7 @@ def truths(q: Array) -> Iterator[tuple[Array, Array]]:
 @pytest.mark.slow
 @claim(
     "The curves for smoothing and focal loss cross the diagonal",
-    "the order of the classes survives: ... is the same.",
+    "the classes keep their order, ... is the same.",
     on=lambda: (case for k in (2, 3, 10, 1000) for case in truths(reports(k))),
     but_not=lambda: {
         f"weights, {k} classes": (normal(reports(k) * np.r_[3.0, np.ones(k - 1)]), reports(k))
