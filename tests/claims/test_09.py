@@ -97,7 +97,7 @@ def saving(eps: float, p: Array, zeroed: int) -> float:
 
 
 @claim(
-    "With two classes the clipped logarithm is proper, but hides how rare a class below the clip is",
+    "With two classes, the clipped logarithm is proper but hides how rare a class below the clip is",
     on=[(eps, np.array([q, 1 - q])) for eps in CLIPS for q in (0.5, 0.999, 0.3, eps, eps / 2)],
     but_not={"three classes": clipped(0.05, 0.5), "many": clipped(0.2, *[0.5] * 9)},
 )
@@ -113,7 +113,7 @@ def test_two_classes_can_be_clipped(eps: float, p: Array) -> None:
 
 
 @claim(
-    "with three or more it can pay to call such a class impossible.",
+    "with three or more, it can pay to call such a class impossible.",
     "If several classes are below the clip and you report them",
     r"The saving is less than $p_K$, and so less than $\varepsilon$",
     on=[
