@@ -1,4 +1,4 @@
-# The two commands are `make book` and `make test`. Each command makes its own environment on first use.
+# The two commands are `make book` and `make test`. Each but help and clean makes its environment on first use.
 # PIP_ARGS passes options to pip, for example: make book PIP_ARGS="--index-url ..."
 
 SHELL := /bin/bash

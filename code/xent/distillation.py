@@ -262,8 +262,9 @@ def top_k_loss(
     Returns
     -------
     scalar or ndarray
-        Loss in nats. With k = K all treatments are KL(p || q). "truncated" can be negative, since it lacks
-        terms of a divergence; the others cannot, beyond rounding.
+        Loss in nats. With k = K and probabilities that sum to 1, all treatments are KL(p || q).
+        "truncated" can be negative, since it lacks terms of a divergence, and so can "tail" with k = K if they sum
+        to less; the others cannot, beyond rounding.
 
     Examples
     --------

@@ -20,7 +20,7 @@ __all__ = ["cross_entropy", "entropy", "kl_divergence"]
 
 @np.errstate(all="ignore")
 def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
-    r"""Shannon entropy: the expected surprise under p; between 0 and log K up to rounding.
+    r"""Shannon entropy: the expected surprise under p; between 0 and log K up to rounding, if p sums to 1.
 
     .. math:: H(p) = -\sum_k p_k \log p_k, \qquad 0 \log 0 = 0
 

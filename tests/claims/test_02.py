@@ -161,7 +161,7 @@ def starts() -> list[Any]:
 
 @claim(
     "If a model's random initial weights keep",
-    "If your mean loss starts far above that",
+    "If your unweighted mean loss starts far above that",
     on=starts,
     but_not=lambda: {
         "measurements in their own units": WINE.data @ rng(5).normal(scale=0.01, size=(13, 3)),
@@ -180,7 +180,7 @@ def test_the_start_is_log_k(z: Array) -> None:
 
 test_the_losses_of_a_text = claim(
     "the losses of a text's first $n$ tokens after a start symbol",
-    "$z_i$ before ... token $x_i$,",
+    "$z_i$, before ... token $x_i$,",
     on=["eq-next-token"],
     but_not={
         "the labels from the second token on": (

@@ -57,7 +57,7 @@ def in_range(name: str) -> Array:
 
 
 @claim(
-    "One rounding is off by at most $u$ ... in bfloat16.",
+    "One rounding is off by at most $u$ ... runs out of digits.",
     on=lambda: [(name, in_range(name)) for name in ("float32", *SHORT)],
     but_not={
         f"subnormal numbers of {n}": (n, np.linspace(1, 9, 99) * 2.0**-k)
@@ -172,7 +172,7 @@ def test_the_subtraction_loses_digits_along_a_line(
 
 @claim(
     "The gradient loses the right class's entry along",
-    "The entry of the right class becomes 0 ... $1 - 1$ is 0.",
+    "The right class's entry becomes 0 ... $1 - 1$ is 0.",
     on=lambda: [
         (n, a + np.log(k - 1), k, rows)
         for n in NAMES
@@ -303,7 +303,7 @@ def exact_rows() -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @claim(
-    "In its tests `xent` computes ... exceed the first bound.",
+    "In its tests, `xent` computes ... exceed the first bound.",
     on=exact_rows,
     but_not=lambda: {
         "terms that round alike": (alike(300, "f4"), "arrays"),
@@ -368,7 +368,7 @@ def test_sums_in_half_precision_overflow_or_stall(
 
 
 @claim(
-    "float16 rounds whatever is below ... to 0.",
+    "float16 rounds to 0 whatever is below ... positive number.",
     "entries of this size survive without scaling",
     on=lambda: [(ours, 2.0**e) for ours in (0, 1) for e in (-25.1, *rng(31).uniform(-34, -26, 10))],
     but_not={
@@ -472,7 +472,7 @@ def test_where_log_softmax_is_better(which: str, low: float, high: float, classe
 
 
 @claim(
-    "Computed as $-s / (1 + s)$ ... keeps its digits",
+    "The right class's entry keeps its digits ... $-s / (1 + s)$",
     on=[(exact_slopes, margin) for margin in np.linspace(-60, 60, 121)],
     but_not={"p - y": (lambda z, _: xent.softmax(z) - [1, 0], 30.0)},
 )

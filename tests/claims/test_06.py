@@ -61,7 +61,7 @@ def rows(classes: int, count: int = 40, least: float = 0.01) -> tuple[Array, Arr
     return np.eye(classes)[np.arange(count) % classes], p / p.sum(1, keepdims=True)
 
 
-@claim("06", "An impossible event costs infinity, or", on=(2, 3, 50, 1000), but_not={"1e-6": (3, 1e-6)})
+@claim("06", "An impossible event costs infinity or", on=(2, 3, 50, 1000), but_not={"1e-6": (3, 1e-6)})
 def test_ceilings_are_logarithms_of_epsilons(classes: int, chance: float = 0.0) -> None:
     p = np.r_[chance, (1 - chance) * rng(1).dirichlet(np.ones(classes - 1))][None]
     t = one_hot([0], classes)
@@ -96,7 +96,7 @@ def order(seed: int, eps: float, share: float = 0.0) -> float:
 @claim(
     "06",
     "On this split, the nearest neighbour has the lower loss",
-    "because the choice of the share matters as much",
+    "because the share matters as much",
     on=[((0, 1e-7), (0, 2.0**-52)), ((0, 0.0, 0.01), (0, 0.0, 1e-13))],
     but_not={
         "one epsilon": ((0, 1e-7), (0, 1e-7)),
@@ -110,7 +110,7 @@ def test_the_ranking_of_the_digits(one: tuple[Any, ...], other: tuple[Any, ...])
 
 @claim(
     "06",
-    "`log_loss` reads one row given as a list as a batch",
+    "`log_loss` takes one row given as a list for a batch",
     on=lambda: zip(*rows(2, 90), strict=True),
     but_not=lambda: {
         "1.1: the function agrees with log_loss, where two probabilities do not sum to one": (
@@ -184,7 +184,7 @@ def likely(classes: int, inside: bool = True) -> Iterator[tuple[Array, Array]]:
 @claim(
     "06",
     "`NLLLoss` is Keras's `sparse_categorical_crossentropy` ... its division by the sum",
-    "from log-probabilities where Keras takes probabilities",
+    "it takes log-probabilities, whereas Keras takes probabilities",
     on=lambda: [(*pair, d) for k in (2, 5, 100) for pair in likely(k) for d in (torch.int64, torch.uint8)],
     but_not={
         "an impossible label, which Keras clips": (np.array([0]), np.array([[0.0, 1.0]])),
@@ -220,7 +220,7 @@ def test_uint8_indices_are_for_rows(shape: tuple[int, ...], dtype: torch.dtype) 
 
 @claim(
     "06",
-    "and `CrossEntropyLoss` of probabilities applies one softmax too many.",
+    "`CrossEntropyLoss` of probabilities applies one softmax too many.",
     on=lambda: [
         p
         for k in (2, 5, 100)

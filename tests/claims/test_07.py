@@ -414,7 +414,7 @@ test_labels_out_of_range = claim(
 
 
 test_text_labels_are_sorted_as_text = claim(
-    "so perfect predictions, their columns in numerical order, can cost",
+    "so perfect predictions with columns in numerical order can cost",
     on=[("sklearn-lexicographic", "perfect, labels 2, 9, 10 as text", 52 * math.log(2))],
     but_not={"numbers": ("sklearn-lexicographic", "the same as numbers", 52 * math.log(2))},
 )(shows)
@@ -436,7 +436,7 @@ test_what_makes_a_softmax_forget = claim(
 
 
 @claim(
-    "Its gradient is right all the same, so training goes on",
+    "The gradient is right all the same, so training goes on",
     "With −10⁹ instead of −∞ there is no `nan`",
     on=[(k, name, how) for k in (3, 10, 1000) for name in DIGITS for how in ("mean", "sum")],
     but_not={

@@ -197,6 +197,9 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "jumped": [
             ([2.3, *[2.0] * 9, 3.9, *[2.32] * 39],),  # into a point without a gradient
             ([2.3, *[1.0] * 25, *[0.5] * 5, *[2.05] * 20],),  # down a little, then up to less than at first
+            (
+                [*(3 + 7.8 * 0.95 ** np.arange(150)), *(3.9 + 0.1 * rng(84).normal(size=150))],
+            ),  # a language model
             *(([2.3, *[0.5] * 30, *[5.0] * 20],), ([2.3] * 49 + [math.nan],), ([2.3, *[6.0, 30.0] * 25],)),
         ],
         "half_overflows": [
@@ -207,7 +210,9 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ],
         "gradient_lost": [(z / 9, y, 1e-7)] * (dtype == torch.float16),
         "half_weights": [(copy.deepcopy(model).half(),)],
-        "mixes_rows": [(over_time, x), (nn.Softmax(0), z), (nn.BatchNorm1d(4), x)][: n + 1],
+        "mixes_rows": [
+            *((over_time, x), (nn.Softmax(0), z), (nn.Softmax(0), 40 + 10 * z), (nn.BatchNorm1d(4), x))
+        ][: n + 2],
         "one_column": [(z[:, :1],), (z[:, :1, None, None],), (z[:, :, None], -1)],
         "too_often": [
             *[(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * some,
@@ -244,7 +249,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "sign_flipped": [(f, y, k) for f in (ce, times(k), smooth)],
         "outside": [(t,), (p,), (t[:, :1],)],
         "a_part_is_negative": [({"a": ce(z, y), "b": 0 * ce(z, y)},)],
-        "no_distributions": [(log_p, t), (log_p, p)],
+        "no_distributions": [(log_p, t), (log_p, p), (log_p.float(), z.bfloat16().softmax(1))],
         "not_log_k": [(ce, z, t), (ce, z, y)],
         "reads_no_logits": [(sparse(True), y.numpy(), z.float().numpy())],
         "counts_each_output": [(1.0, q, q)],

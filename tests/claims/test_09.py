@@ -97,7 +97,7 @@ def saving(eps: float, p: Array, zeroed: int) -> float:
 
 
 @claim(
-    "With two classes the clipped logarithm is proper, but hides how rare a class below the clip is",
+    "With two classes, the clipped logarithm is proper but hides how rare a class below the clip is",
     on=[(eps, np.array([q, 1 - q])) for eps in CLIPS for q in (0.5, 0.999, 0.3, eps, eps / 2)],
     but_not={"three classes": clipped(0.05, 0.5), "many": clipped(0.2, *[0.5] * 9)},
 )
@@ -113,7 +113,7 @@ def test_two_classes_can_be_clipped(eps: float, p: Array) -> None:
 
 
 @claim(
-    "with three or more it can pay to call such a class impossible.",
+    "with three or more, it can pay to call such a class impossible.",
     "If several classes are below the clip and you report them",
     r"The saving is less than $p_K$, and so less than $\varepsilon$",
     on=[
@@ -301,7 +301,7 @@ def scaled() -> dict[tuple[str, float], Array]:
 
 @pytest.mark.slow
 @claim(
-    "Temperature scaling takes both to nearly the same gap and",
+    "Temperature scaling brings both to nearly the same gap and",
     "a temperature fitted on held-out data closed about three fifths",
     on=[("after", 0.6, "before")],
     but_not={
@@ -402,7 +402,7 @@ def truths(q: Array) -> Iterator[tuple[Array, Array]]:
 @pytest.mark.slow
 @claim(
     "The curves for smoothing and focal loss cross the diagonal",
-    "the order of the classes survives: ... is the same.",
+    "the classes keep their order, ... is the same.",
     on=lambda: (case for k in (2, 3, 10, 1000) for case in truths(reports(k))),
     but_not=lambda: {
         f"weights, {k} classes": (normal(reports(k) * np.r_[3.0, np.ones(k - 1)]), reports(k))

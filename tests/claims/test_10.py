@@ -213,7 +213,7 @@ def estimates(between: float, corrected: bool = True) -> Iterator[tuple[float, f
 
 
 @claim(
-    "so $k$ independent answers show $(k - 1)/k$ of it.",
+    "so they show $(k - 1)/k$ of it.",
     "So with $k$ answers to each of many prompts and a large $B$",
     "To *first order* (in the term of order $1/B$), only the variance",
     on=lambda: (
@@ -354,7 +354,7 @@ def model_pairs() -> dict[str, Array]:
 
 
 @claim(
-    "**What decides it** is how much the answers to one prompt differ.",
+    "**What decides the share** is how much the answers to one prompt differ.",
     "with only two of the 221 models answering, the median pair loses",
     on=[("within", False)],
     but_not={"how much the prompts differ": ("between", False), "models drawn at random": ("within", True)},
@@ -391,7 +391,7 @@ def test_lengths_that_go_together(size: int, r: float, count: float) -> None:
     assert correlated(size, r) == pytest.approx(P3 @ (SUPPORT - mu) ** 2 / mu**2 / count, rel=0.1)
 
 
-@claim("It is exactly that if the batch consists of groups", on=[2], but_not={"four sequences": 4, "one": 1})
+@claim("The tilt is exactly that of $B/g$ sequences if", on=[2], but_not={"four sequences": 4, "one": 1})
 def test_groups_of_equal_lengths(size: int) -> None:
     """A batch of four, in pairs, however much the lengths differ."""
     n = np.array([1, 4, 30])
@@ -568,8 +568,8 @@ def ends(padded: bool) -> tuple[Array, Array]:
 
 
 @claim(
-    "A sum over a constant is proper, and so is a mean over",
-    "The average is harmless to a flexible model, for instance, in two cases ... with positive factors.",
+    "A sum divided by a constant is proper, and so is a mean over",
+    "In two cases, for instance, the average is harmless to a flexible model ... with positive factors.",
     on=lambda: [(learnt(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
         "0.12: the mean over each sequence, whose letters say nothing of its length": (

@@ -163,7 +163,7 @@ def test_what_adam_hides_of_a_missing_factor(
 
 @pytest.mark.erratum("0.17", "conditional")
 @claim(
-    "Under a common denominator two cuts of a window",
+    "Under a common denominator, two cuts of a window",
     on=[("gradient",), ("gradient", torch.optim.Adam), ("step",)],
     but_not={
         "0.17: the runs, by Adam, are completely equivalent": ("step", torch.optim.Adam),

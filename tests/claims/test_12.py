@@ -133,7 +133,7 @@ def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Ar
 @pytest.mark.slow
 @claim(
     "With the ridge chosen, more pictures were better at each step",
-    "With a ridge of 0.00001, one vote on each came last.",
+    "With a ridge of 0.00001, one vote on each of 900 came last,",
     on=[(WAYS, None, 8)],
     but_not={"a hundredth of the ridge": (WAYS, 1e-5, 3), "few pictures": (WAYS[::-1], None, 8)},
 )
@@ -147,7 +147,7 @@ def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, 
 
 @pytest.mark.slow
 @claim(
-    "with the ridge chosen for each $m$, sixteen votes end below this floor",
+    "with the ridge chosen for each $m$, sixteen votes end below the floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),
@@ -160,7 +160,7 @@ def test_votes_with_the_ridge_chosen(one: Array, sixteen: Array) -> None:
 
 @pytest.mark.slow
 @claim(
-    "With the fixed ridge the gap times $m$ stays about the same",
+    "With the fixed ridge, the gap times $m$ stays about the same",
     on=[1],
     but_not={"the square root": 0.5, "the square": 2},
 )

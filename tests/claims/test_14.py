@@ -496,7 +496,7 @@ def test_sorted_probabilities_forget_the_tokens(p: Array, q: Array) -> None:
 
 
 @claim(
-    "change the teacher's logits at every prompt position but the last",
+    "replace the teacher's logits by noise at every prompt position but the last",
     on=lambda: [*rng(9).integers(1, 6, (5, 3))],
     but_not={"no mask": (np.array([3, 4, 5]), 1, False), "the last position too": (np.array([3, 4, 5]), 0)},
 )

@@ -90,7 +90,7 @@ def test_a_row_is_worth_many(z: Array, labels: Array, t: Array) -> None:
 
 
 @claim(
-    'From a single answer "cat", with',
+    'For the single answer "cat", with',
     on=[(np.array([1.0, 0.0, 0.0]),), (np.eye(1000)[0],)],
     but_not={"the ten answers": (np.array([0.7, 0.2, 0.1]),)},
 )

@@ -95,7 +95,7 @@ def test_the_spelling_costs_more() -> None:
 
 @pytest.mark.claim(
     "11",
-    "four of the eight intervals exclude them: those of",
+    "four of the eight intervals exclude the prediction: those of",
     "With the first four seeds, all eight",
     "all seven intervals contain the prediction",
     "all eight means lie a little above",
@@ -137,7 +137,7 @@ def test_the_front_page_has_the_intervals() -> None:
 
 
 @pytest.mark.claim(
-    "11", "All seven means lie below their predictions", "with a transformer hardly better than bigrams"
+    "11", "Its seven means all lie below their predictions", "with a transformer hardly better than bigrams"
 )
 def test_the_first_design() -> None:
     theory, bigrams = record("shakespeare/first_design")["prediction"], THEORY["ngrams"][1]
@@ -242,7 +242,7 @@ def test_which_forecasts_of_restaurants_fail() -> None:
     assert 0 < interval(shorter(1, "B=4")).low - foretold(1, "B=4")[1] < 0.01
 
 
-@pytest.mark.claim("11", "With 64 texts per denominator the texts came out")
+@pytest.mark.claim("11", "With 64 texts per denominator the texts come out")
 @pytest.mark.claim("11", "Clipping at 1.0 affects")
 def test_what_is_not_seen_in_restaurants() -> None:
     each = [(writers, arm) for writers in (1, 2) for arm in ("constant", *ARMS)]
@@ -304,7 +304,7 @@ def test_the_end_hardly_shows_it() -> None:
     holds(by_choice, ("B=1", share), but_not={"half": ("B=1", 0.5), "a constant": ("constant", share)})
 
 
-@pytest.mark.claim("rewards", "Wherever the theorem applies, the three numbers agree")
+@pytest.mark.claim("rewards", "Wherever the theorem applies, the last three numbers agree")
 @pytest.mark.parametrize("stored", record("denominators/table")["rows"], ids=lambda row: row["row"])
 def test_a_row_of_the_table(stored: dict[str, Any]) -> None:
     """Exact values anew; the stored simulation and training against them, three errors; a simulation again."""
@@ -363,13 +363,13 @@ def group(recipe: str) -> str:
 
 @pytest.mark.claim(
     "rewards",
-    "The lines fall into four groups",
-    "An error near 3 means a gradient four times",
+    "The rows fall into four groups",
+    "an error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, which is exact for its blocks of one length",
+    "nanoGPT, which is nevertheless exact for its blocks of one length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
     "divide a short window by the number of steps it should have had",
-    "so does a subclass whose `compute_loss` returns a mean",
+    "a subclass whose `compute_loss` returns a mean",
 )
 @RECIPES
 def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:

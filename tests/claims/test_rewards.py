@@ -200,7 +200,7 @@ def test_where_the_policy_ends() -> None:
 
 
 @claim(
-    "divides by its length, and is improper too",
+    "divides by that row's length, and is also improper",
     on=lambda: [(law, n, B) for n, law in lengths_and_laws(11, 6) for B in (1, 2, 3)],
     but_not={
         "rows padded to a fixed length, a constant": (np.array([0.5, 0.5]), np.array([3.0, 30.0]), 2, 40)
