@@ -90,7 +90,11 @@ FEW, PART, ALL = 0.05, 0.2, 1.0  # of the training meanings have people's answer
 RATES, DROPOUTS = tuple(0.002 * 2**k for k in range(9)), (0.0, 0.15, 0.3, 0.45, 0.6)
 ALPHAS, TUNING_SEED = (0.2, 0.5, 0.8, 0.95, 1.0), 1000
 BATCH, WARMUP, DECAY, AVERAGE, LOOK, PATIENCE = 32, 20, 0.01, 0.98, 40, 200
-TOP, TEXTS, WRITTEN_FOR = 8, 4, 8  # tokens of a cache; texts of the teacher's; steps that a written text serves
+TOP, TEXTS, WRITTEN_FOR = (
+    8,
+    4,
+    8,
+)  # tokens of a cache; texts of the teacher's; steps that a written text serves
 WRITES = ("own", "fresh")  # as training goes on
 TESTED, SAMPLES = 200, 4  # test meanings for which texts are written, and how many for each
 Row = dict[str, Any]
@@ -131,8 +135,14 @@ CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:-1]]  # all but fresh texts
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-LONGEST = ("from labels", "on-policy forward", "fresh texts")  # whose dropout is chosen again for the longest runs
-FROM_LABELS = [(name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")]
+LONGEST = (
+    "from labels",
+    "on-policy forward",
+    "fresh texts",
+)  # whose dropout is chosen again for the longest runs
+FROM_LABELS = [
+    (name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")
+]
 LONGER = {  # by how many times, and for how many of the seeds
     3: (2, [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW), *FROM_LABELS]),
     9: (8, [*FROM_LABELS, ("fresh texts", FEW)]),
@@ -208,7 +218,7 @@ class Owned:
         if share == ALL:
             raise ValueError(f"share: expected a part, which leaves prompts without answers, got {share}")
         if arm.texts in WRITES:
-            return Pool([]), Pool(self.written[TEXTS], self.scored[1])
+            return Pool([]), Pool(self.written[TEXTS], self.scored[1]) if arm.texts == "fresh" else Pool([])
         if arm.texts == "human":
             human = self.labelled(share)
             return Pool(human, log_q(self.teacher, human)), Pool(self.validation, self.scored[2])
@@ -431,7 +441,9 @@ class Runs:
                 if tried not in known:
                     known[tried] = self.made(*key, tried, part)[1]
                     store(self.folder, known[tried])
-                    print(name, share, part, *tried, known[tried]["own"], known[tried]["validation"], flush=True)
+                    print(
+                        name, share, part, *tried, known[tried]["own"], known[tried]["validation"], flush=True
+                    )
                 return float(known[tried][by])
 
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
@@ -463,7 +475,9 @@ class Runs:
             model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
-        row["written"] = row["scored"] if arm.texts == "fresh" else len(texts.words()) * (arm.texts != "human")
+        row["written"] = (
+            row["scored"] if arm.texts == "fresh" else len(texts.words()) * (arm.texts != "human")
+        )
         row["scored"] = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()

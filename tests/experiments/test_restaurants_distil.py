@@ -111,10 +111,11 @@ def test_what_an_arm_reads(data: Data, own: Owned) -> None:
     assert other.order != own.order and other.written[0] != own.written[0]
 
 
-def test_an_on_policy_student_writes_what_its_teacher_scores(
-    data: Data, own: Owned, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["on-policy reverse", "fresh texts"])
+def test_who_writes_what_the_teacher_scores(
+    data: Data, own: Owned, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step along texts of its own, written anew every eight steps, with the teacher's distributions there."""
+    """Each step along texts of the student, or of the teacher, written anew every eight steps."""
     seen: list[tuple[Any, ...]] = []
     loss = distil.soft_loss
 
@@ -122,18 +123,21 @@ def test_an_on_policy_student_writes_what_its_teacher_scores(
         seen.append(arguments)
         return loss(*arguments)
 
+    assert len(own.written) == distil.TEXTS + 1
     monkeypatch.setattr(distil, "soft_loss", spy)
     monkeypatch.setattr(distil, "LOOK", 1000)
     written: list[list[Pair]] = []
     texts = distil.texts_of
 
     def kept(model: Describer, meanings: Any, seed: int) -> list[Pair]:
+        assert (model is own.teacher) == (name == "fresh texts")
         written.append(texts(model, meanings, seed))
         return written[-1]
 
     monkeypatch.setattr(distil, "texts_of", kept)
-    row = fitted(data, own, "on-policy reverse", 1.0, steps=17)[1]
-    assert [len(pairs) for pairs in written] == [256] * 3 + [6] and written[0] != written[1]
+    row = fitted(data, own, name, 1.0, steps=17)[1]
+    looks = [6] * (name != "fresh texts")
+    assert [len(pairs) for pairs in written] == [256] * 3 + looks and written[0] != written[1]
     assert {p.meaning for p in written[0]} == set(own.order)  # labelled or not
     assert row["scored"] == sum(len(p.reply) for pairs in written[:3] for p in pairs)
     for k, (_, _, said, words) in enumerate(seen[:17]):
@@ -179,7 +183,7 @@ def test_a_run_repeats_and_keeps_its_best_look(data: Data, own: Owned, name: str
     validation = own.pool(ARMS[name], 0.25)[1] if alpha else distil.Pool([])
     value, nats = distil.objective(one, ARMS[name], alpha, own, validation)
     assert abs(value - row["own"]) < 1e-6 and abs(nats - row["validation"]) < 1e-6
-    assert (row["scored"] > 0) == (ARMS[name].texts == "own")
+    assert (row["scored"] > 0) == (ARMS[name].texts in distil.WRITES)
 
 
 def test_the_best_look_is_kept(data: Data, own: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,16 +253,16 @@ def test_runs_are_made_once_and_kept(data: Data, tmp_path: Path, monkeypatch: py
         "CELLS",
         [("teacher", 1.0)] + [(n, 0.05) for n in ("labels", "on-policy JSD", "labels + validation")],
     )
-    monkeypatch.setattr(distil, "LONGER", {3: [("labels", 0.05)]})
-    Runs(data, tmp_path / "a").work(range(2), 1)
+    monkeypatch.setattr(distil, "LONGER", {3: (1, [("labels", 0.05)])})
+    Runs(data, tmp_path / "a").work(range(2))
     made = records(tmp_path / "a")
-    Runs(data, tmp_path / "a").work(range(2), 1)
+    Runs(data, tmp_path / "a").work(range(2))
     assert records(tmp_path / "a") == made
     rows = [r for r in made if "nats" in r]
     assert len(rows) == 2 * 4 + 1 and [r["part"] for r in rows] == [1] * 8 + [3]
     assert {r["answers"] for r in rows if r["arm"] == "labels + validation"} == {3 + 6}
     assert all((r["scored"] > 0) == (r["arm"] == "on-policy JSD" and r["alpha"] > 0) for r in rows)
-    Runs(data, tmp_path / "b").work(range(1), 0)
+    Runs(data, tmp_path / "b").work(range(1))
     assert distil.compare(tmp_path / "a", tmp_path / "b")["largest_differences"]["nats"] == 0
     found = distil.paired(rows, "nats", "on-policy JSD", 0.05, {"arm": "labels", "share": 0.05})
     values = [
