@@ -65,9 +65,6 @@ def mean(model: Any, batch: Batch, count: Any = None) -> Tensor:
     return total / (count or targets(batch))
 
 
-# ---------------------------------------------------------------- the doubles
-
-
 class Trainer:
     """As transformers' Trainer, between two optimizer steps.
 
@@ -229,8 +226,7 @@ TRAINERS: dict[str, tuple[Any, ...]] = {
     "Lightning, manual, no step": (
         lambda: MANUAL(partial(by_hand, every=99), MICRO), "^ValueError: .*optimizer's step .* got 0 steps in 4"),
     "unlike widths": (lightning, UNLIKE + r"\(1, 2\), \(1, 3", [(torch.ones(1, n),) for n in (2, 3)]),
-    "unlike widths, deeper": (
-        lightning, UNLIKE + r"\(1, 3, 4\), \(1, 3, 5\)", [{"x": torch.ones(1, 3, n)} for n in (4, 5)]),
+    "unlike widths, deeper": (lightning, UNLIKE + r"\(1, 3, 4", [{"x": torch.ones(1, 3, n)} for n in (4, 5)]),
     "unlike texts": (lightning, "^ValueError: batches: expected tensors, got strs that differ in 'k'",
         [{"x": torch.ones(1, 2), "k": k} for k in "ab"]),
 }  # fmt: skip
