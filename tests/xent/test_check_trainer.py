@@ -66,9 +66,8 @@ def mean(model: Any, batch: Batch, count: Any = None) -> Tensor:
 
 
 class Trainer:
-    """As transformers' Trainer, between two optimizer steps.
-
-    With `lmbda` as TRL's GKD: the student writes replies of random lengths, `early` or after labels are counted.
+    """As transformers' Trainer between two optimizer steps; with `lmbda`, as TRL's GKD, whose student writes replies
+    of random lengths, `early` or after the labels are counted.
     """
 
     def __init__(
@@ -77,14 +76,15 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.model = self.model_wrapped = network(mixed)
         self.train_dataset, self.data_collator, self.rows, self.mixed = data, collator, rows, mixed
-        self.loss, self.count, self.lmbda, self.early = loss, count, lmbda, early
+        self.loss, self.count, self.early, self.inside = loss, count, early, False
+        if lmbda:  # which no other Trainer has
+            self.lmbda, self.generation_config, self.generate_on_policy_outputs = lmbda, None, self.generate
         self.args = SimpleNamespace(gradient_accumulation_steps=steps, device="cpu", dataloader_num_workers=3)
         vars(self.args).update(dataloader_persistent_workers=True, dataloader_prefetch_factor=2)
         self.accelerator = SimpleNamespace(scaler=object(), no_sync=nullcontext, prepare_model=self.cast)
         self.accelerator.gradient_state, self.accelerator.loaders = SimpleNamespace(references=[None]), []
         self.state, self.control = SimpleNamespace(log_history=[{"loss": 1.0}]), SimpleNamespace(logs=0)
         self.optimizer, self.metrics = object(), {"train": {"tokens": [5]}}
-        self.inside, self.generation_config = False, None
         self._prepare_inputs = lambda inputs: {**inputs, "prepared": True}
         self.compute_loss_context_manager = lambda: mock.patch.object(self, "inside", True)
 
@@ -110,7 +110,7 @@ class Trainer:
         reply = self.generate_on_policy_outputs(self.model, inputs, self.generation_config)
         return inputs | dict(zip(("input_ids", "attention_mask", "labels"), reply, strict=True))
 
-    def generate_on_policy_outputs(self, model: Any, inputs: Batch, config: Any) -> tuple[Tensor, ...]:
+    def generate(self, model: Any, inputs: Batch, config: Any) -> tuple[Tensor, ...]:
         rows = [torch.cat([p, torch.randint(WORDS, (random.randint(3, 15),))]) for p in inputs["prompts"]]
         batch = collate(rows)
         mask = (batch["labels"] != IGNORED).long()
@@ -121,7 +121,7 @@ class Trainer:
         model.train()
         assert self.accelerator.scaler is self.optimizer is None  # it might move the weights
         self.control.logs += 1
-        inputs = self.written(inputs) if random.random() < self.lmbda else inputs
+        inputs = self.written(inputs) if random.random() < getattr(self, "lmbda", 0) else inputs
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=count)
         (loss if self.count else loss / self.current_gradient_accumulation_steps).backward()  # type: ignore
@@ -198,9 +198,9 @@ TRAINERS: dict[str, tuple[Any, ...]] = {
     "a count that is dropped": (lambda: Trainer(loss=lambda m, b, _: mean(m, b)), MEANS + ".*; and K = 4 times"),
     "the same, mixed precision": (lambda: Trainer(loss=lambda m, b, _: mean(m, b), mixed=True), MEANS),
     "no count": (lambda: Trainer(count=None), ALONE),
-    "on-policy": (lambda: Trainer(lmbda=0.5),
+    "on-policy": (lambda: Trainer(lmbda=0.01),
         "divided by the 30 labels of the loader's batch, before the reply was generated, not by the"),
-    "on-policy, counted when written": (lambda: Trainer(lmbda=0.5, early=True), "^none"),
+    "on-policy, counted when written": (lambda: Trainer(lmbda=0.01, early=True), "^none"),
     "Lightning": (lambda: lightning(batches=MICRO), ALONE),
     "Lightning, alone": (lambda: lightning(batches=MICRO, met=True)[0], ALONE),
     "Lightning, right": (lambda: lightning(  # the count comes with each batch
