@@ -63,7 +63,8 @@ Seeds      eight, each with its own teacher, labelled meanings and initial value
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
 
-`assemble` writes distillation.json; `--again` compares the runs of a second folder, made with `train --seeds 2`.
+`assemble` writes distillation.json; `--again` compares the runs of a second folder, made with `train --seeds 2`;
+without it the comparison that the record has stays.
 """
 
 from __future__ import annotations
@@ -541,7 +542,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
         "meanings": {n: len({p.meaning for p in getattr(data, n)}) for n in ("train", "validation", "test")},
         "people": shared.rounded({"missed": missed / looked, "length": np.mean([*map(np.mean, of)])}, ".4g"),
         "forecasts": forecasts,
-        "repeated": compare(folder, again) if again else None,
+        "repeated": compare(folder, again) if again else shared.read(HERE / "distillation.json")["repeated"],
         "tuning": [r for r in rows if "nats" not in r],
         "runs": runs,
     }
