@@ -554,7 +554,6 @@ def test_where_the_gain_comes_from() -> None:
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
-    "in as many steps, on-policy training did no better than distributions along its texts",
     "In as many steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
@@ -584,8 +583,8 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps on-policy leads by about a twentieth of a nat ... whoever writes it.",
-    "with nine times the steps and the forward divergence it led by ... so did fresh texts of the teacher's",
+    "After nine times the steps on-policy leads by about a twentieth of a nat ... that never repeats.",
+    "in as many steps, on-policy training did no better ... no better than along fresh ones",
 )
 def test_with_more_steps() -> None:
     """Three times as many in two seeds, nine times in eight; and what the last looks say."""
@@ -594,7 +593,8 @@ def test_with_more_steps() -> None:
     between(
         0.04, 0.06, ahead, alike, room=0.01, but_not={"in as many": less(FORWARD, WARM), "nobody": -ahead}
     )
-    between(-0.015, 0.005, less(FORWARD, FRESH, part=9), room=0.01, but_not={"one text": ahead})
+    between(-0.5, 0.005, less(FORWARD, FRESH, part=9), room=0.01, but_not={"one text": ahead})
+    between(-0.5, 0.01, *(less(cell, WARM) for cell in cells[1:]), room=0.04, but_not={"nine times": ahead})
     behind = [-less(cell, WARM, part=9) for cell in SHARP]
     between(0.2, 0.3, behind[0], room=0.05, but_not={"reverse": behind[1]})
     between(0.35, 0.45, behind[1], room=0.05, but_not={"JSD": behind[0]})
