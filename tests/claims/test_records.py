@@ -550,7 +550,7 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With the Jensen-Shannon divergence people's answers cost ... still about a quarter and two fifths.",
+    "With the Jensen-Shannon divergence people's answers cost ... still more than a quarter and about two fifths.",
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature the lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
@@ -596,7 +596,7 @@ def test_with_more_steps() -> None:
     between(-0.5, 0.005, less(FORWARD, FRESH, part=9), room=0.01, but_not={"one text": ahead})
     between(-0.5, 0.01, *(less(cell, WARM) for cell in cells[1:]), room=0.04, but_not={"nine times": ahead})
     behind = [-less(cell, WARM, part=9) for cell in SHARP]
-    between(0.2, 0.3, behind[0], room=0.05, but_not={"reverse": behind[1]})
+    between(0.25, 0.3, behind[0], room=0.05, but_not={"reverse": behind[1]})
     between(0.35, 0.45, behind[1], room=0.05, but_not={"JSD": behind[0]})
     nats = {(c, n): np.array([*distilled(c, part=n).values()])[:2] for c in cells for n in (1, 3, 9)}
     first, then = ([nats[cell, n] - nats[cell, 3 * n] for cell in cells] for n in (1, 3))
