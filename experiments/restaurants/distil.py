@@ -30,9 +30,10 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
-           part, but for its training on all training answers. Choices and stops rest on 300 answers to other
-           meanings, as many as 5 % of the labels, alike for all arms. Who has so few would rather learn from these, too: "labels +
-           validation", for as many steps as the student of labels took at the tuning seed.
+           part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
+           hold the writing of all texts. Choices and stops rest on 300 answers to other meanings, as many as 5 % of
+           the labels, alike for all arms. Who has so few would rather learn from these, too: "labels + validation",
+           for as many steps as the student of labels took at the tuning seed.
 Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a teacher of its own, in half of the
            steps (labels alone, the rivals, in all of them, the teacher in a third): rate, then dropout, by the arm's
            own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
