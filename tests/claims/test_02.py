@@ -161,7 +161,7 @@ def starts() -> list[Any]:
 
 @claim(
     "If a model's random initial weights keep",
-    "If your unweighted mean loss starts far above that",
+    "If your mean loss, in which every example counts once, starts far above that",
     on=starts,
     but_not=lambda: {
         "measurements in their own units": WINE.data @ rng(5).normal(scale=0.01, size=(13, 3)),

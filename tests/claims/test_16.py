@@ -54,7 +54,7 @@ THREE = np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2])  # scores, and a re
 
 
 @claim(
-    "If people prefer $a$ to $b$ ... from each answer to every other.",
+    "If people prefer $a$ to $b$ ... and a chain fixes every other difference.",
     on=lambda: [
         (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, pairs, 0)
         for g in [rng(2)]
