@@ -374,7 +374,7 @@ def test_the_bias_at_the_minimum_of_the_summed_loss() -> None:
 def test_the_divisor_of_an_earlier_batch_in_training() -> None:
     """SGD on the log-odds of a rare class, 400 models: the sum over the earlier batch, and over the others."""
     the_note_says(
-        "leaves a bias in proportion to the step size, and so none if the step size falls to zero; the sum over"
+        "leaves a bias that is proportional to the step size and vanishes if the step size falls to zero; the sum"
     )
     share, weight, target = 0.05, 20.0, 1.0 / 1.95
 
