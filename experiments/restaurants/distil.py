@@ -18,16 +18,15 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            fresh texts: from the student of labels, and KL along texts that the teacher writes as training goes on,
            for the prompts that on-policy asks of its student at the same steps: the control of on-policy's supply.
            It was added, for the longest runs alone, when on-policy forward had led "from labels" there in two seeds
-Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts
-           or more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same"
-           (no more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels
-           is too small or badly regularised: "large", of twice the parameters; dropout and the number of steps are
-           chosen for each arm. 5. On-policy gains by its longer training: "from labels"; or
-           by text that never repeats: "fresh texts". 6. Reverse and JSD miss
-           fewer slots because they are sharper: slots of every arm at a temperature of one half, too. 7. The students
-           of labels are too sure, and a temperature would do: `tempered`, nats at the temperature that is best on
-           validation. (Added when the first students of labels had been seen, and none of a teacher's.) The teacher
-           stands in the table as well.
+Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
+           more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
+           more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
+           too small or badly regularised: "large", of twice the parameters; dropout and the number of steps are chosen
+           for each arm. 5. On-policy gains by its longer training: "from labels"; or by text that never repeats:
+           "fresh texts". 6. Reverse and JSD miss fewer slots because they are sharper: slots of every arm at a
+           temperature of one half, too. 7. The students of labels are too sure, and a temperature would do:
+           `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels had
+           been seen, and none of a teacher's.) The teacher stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
            part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
@@ -59,7 +58,7 @@ Seeds      eight, each with its own teacher, labelled meanings and initial value
            labels" and on-policy forward stay within 0.05 nats of each other; JSD loses half of its third of a nat to
            "from labels", reverse a third of its two fifths; no other arm gains 0.05. In two seeds the first held,
            just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05. The other six seeds and
-           "fresh texts" followed, with forecasts of their own: on-policy's lead is its text's that never repeats.
+           "fresh texts" followed, with forecasts of their own: on-policy leads because text never repeats.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -96,12 +95,9 @@ FEW, PART, ALL = 0.05, 0.2, 1.0  # of the training meanings have people's answer
 RATES, DROPOUTS = tuple(0.002 * 2**k for k in range(9)), (0.0, 0.15, 0.3, 0.45, 0.6)
 ALPHAS, TUNING_SEED = (0.2, 0.5, 0.8, 0.95, 1.0), 1000
 BATCH, WARMUP, DECAY, AVERAGE, LOOK, PATIENCE = 32, 20, 0.01, 0.98, 40, 200
-TOP, TEXTS, WRITTEN_FOR = (
-    8,
-    4,
-    8,
-)  # tokens of a cache; texts of the teacher's; steps that a written text serves
-WRITES = ("own", "fresh")  # as training goes on
+TOP, TEXTS = 8, 4  # tokens of a cache; texts of the teacher's
+# Texts that are written as training goes on, and the number of steps that each serves.
+WRITES, WRITTEN_FOR = ("own", "fresh"), 8
 TESTED, SAMPLES = 200, 4  # test meanings for which texts are written, and how many for each
 Row = dict[str, Any]
 Meaning = tuple[str, ...]
@@ -141,11 +137,8 @@ CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:-1]]  # all but fresh texts
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-LONGEST = (
-    "from labels",
-    "on-policy forward",
-    "fresh texts",
-)  # whose dropout is chosen again for the longest runs
+# Whose dropout is chosen again for the longest runs.
+LONGEST = ("from labels", "on-policy forward", "fresh texts")
 FROM_LABELS = [
     (name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")
 ]
@@ -447,9 +440,7 @@ class Runs:
                 if tried not in known:
                     known[tried] = self.made(*key, tried, part)[1]
                     store(self.folder, known[tried])
-                    print(
-                        name, share, part, *tried, known[tried]["own"], known[tried]["validation"], flush=True
-                    )
+                    print(name, share, part, *tried, known[tried]["own"], flush=True)
                 return float(known[tried][by])
 
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
@@ -481,9 +472,9 @@ class Runs:
             model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
-        row["written"] = (
-            row["scored"] if arm.texts == "fresh" else len(texts.words()) * (arm.texts != "human")
-        )
+        row["written"] = 0 if arm.texts == "human" else len(texts.words())
+        if arm.texts == "fresh":
+            row["written"] = row["scored"]
         row["scored"] = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
