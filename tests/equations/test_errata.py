@@ -315,9 +315,8 @@ for y in ([2.0, 0.0, 0.0], [0.5, 0.7, 0.8], [0.0, 0.0, 0.0]):
 def other_libraries() -> Iterator[Tried]:
     """Rows 1.9 to 1.19 and 1.f: Keras, TensorFlow, PyTorch, NumPy."""
     keras, tf = behaviours.keras(), behaviours.tensorflow()
-    from tensorflow.python.keras.utils.losses_utils import (
-        ReductionV2,
-    )  # TensorFlow's port, which it still carries
+    # TensorFlow's port, which it still carries.
+    from tensorflow.python.keras.utils.losses_utils import ReductionV2
 
     loss = keras.losses.CategoricalCrossentropy
     seen = keras_rows(TARGETS, PROBS)
