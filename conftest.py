@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from quiet_drawings import quiet
+from notebooks import quiet
 
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 

@@ -36,8 +36,6 @@ SCRIPTS = ["move/load.js", "page.js", "katex/copy-tex.min.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = ["basic", "styles/bootstrap", "styles/pydata-sphinx-theme", "vendor/fontawesome/6.5.2/css/all.min"]
 
-PHONE = 40  # characters of a listing that a phone shows
-
 VERSION = version("cross-entropy-verified")
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
 STUB = re.compile(
@@ -117,13 +115,9 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
         for where, theme in ((":root", "light"), ('html[data-theme="dark"]', "dark"))
     )
     for name in sheets:
-        path = Path(app.outdir) / name
-
-        def from_bundle(url: re.Match[str], folder: Path = path.parent) -> str:
-            return f'url("{os.path.relpath(folder / url[1], static)}")'
-
-        sheet = path.read_text(encoding="utf-8")
-        text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+        text += (Path(app.outdir) / name).read_text(encoding="utf-8") + "\n"
+    # What the sheets ask for lies beside this one, but for KaTeX's fonts.
+    text = text.replace("url(fonts/", "url(katex/fonts/")
     # The theme's icons are drawn by a part of their font, in book.css.
     text = re.sub(r"@font-face\s*\{[^}]*webfonts/[^}]*\}", "", text)
     # Without a script a page is light, whatever the system is: half of the sheets would follow it, and half not.
@@ -158,18 +152,11 @@ def write_wheel(app: Sphinx, exception: Exception | None) -> None:
         subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder, f"{folder}/code/xent_book"], check=True)
 
 
-def reachable(found: re.Match[str]) -> str:
-    """Let the keyboard reach a listing that a phone scrolls."""
-    lines = re.sub(r"<[^>]*>", "", found[1]).splitlines()
-    return '<pre tabindex="0">' if max(map(len, lines), default=0) > PHONE else "<pre>"
-
-
 REWRITTEN: list[tuple[str, Any]] = [
     # Speech reads what a bar says, and not a name that hides it.
     ('<summary aria-label="Toggle hidden content">', "<summary>"),
-    # What may scroll on a phone can be reached by the keyboard.
+    # What may scroll on a phone can be reached by the keyboard, as the theme's script has it for listings.
     ('<div class="pst-scrollable-table-container"|<table class="results"', r'\g<0> tabindex="0"'),
-    ("<pre>(?=(.*?)</pre>)", reachable),
     # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
     ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
     # sphinx-exercise gives each on a page the same.

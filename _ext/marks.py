@@ -6,14 +6,12 @@
     def test_the_gradient() -> None:
         '''What is tried: 50 random batches, against central differences.'''
 
-A test may carry any number of these marks; it lies anywhere under tests/. Chapters are read as text and tests as
-syntax trees, nothing is executed, and Sphinx is not needed. pytest and the build ask the same function, so that
-they cannot disagree: what `problems` returns fails the one and is a warning, hence a failure, of the other.
+Chapters are read as text and tests, anywhere under tests/, as syntax trees; nothing is executed. What `problems`
+returns fails pytest and is a warning, hence a failure, of the build.
 
-An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
-test that quotes the statement in its docstring. An erratum is a row of chapters/errata.yml. What its source says is
-tried in tests/equations/test_errata.py, by `yield source("3.3", ...)`, and the verdict follows when that runs; a mark
-on another test, which repeats the verdict, says that this test has to do with the row.
+An equation is read from the page if tests/equations/test_read.py has a row for it; any other is transcribed, by a test
+that quotes it in its docstring. An erratum is a row of chapters/errata.yml, tried in tests/equations/test_errata.py by
+`yield source("3.3", ...)`, which gives its verdict; a mark on another test repeats that.
 
 A claim is a row, `@claim("01", "The gradient of the loss", on=..., but_not=...)` of tests/adversary.py, or a test with
 the mark above that says `with refuted(...)` itself. Its words stand in the chapter once, up to white space and
@@ -27,6 +25,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -50,14 +49,13 @@ VERDICTS = {
     "outdated": "Outdated",
     "holds": "Holds",
 }
-# The marks: how many arguments each has, and how to write one.
+# How to write a mark, and a claim as a row; a file of a chapter's claims need not name the chapter.
 USAGE = {
-    "equation": (1, 'pytest.mark.equation("eq-slug")'),
-    "claim": (2, 'pytest.mark.claim("01", "the first words of the sentence")'),
-    "erratum": (2, 'pytest.mark.erratum("3.3", "slip"), with the verdict of its row'),
+    "equation": 'pytest.mark.equation("eq-slug")',
+    "claim": 'pytest.mark.claim("01", "the first words of the sentence")',
+    "erratum": 'pytest.mark.erratum("3.3", "slip"), with the verdict of its row',
 }
-# A claim as a row; a file of a chapter's claims need not name the chapter.
-CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
+AS_ROW = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
 CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line|rewards)")
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
@@ -126,7 +124,7 @@ class Mark(NamedTuple):
 
     @property
     def where(self) -> str:
-        return f"{self.path}:{self.line}"
+        return f"{self.path}:{self.line}: {self.function}"
 
     @property
     def quoted(self) -> str | None:
@@ -269,44 +267,43 @@ def section_text(text: str, heading: str) -> str:
 # ------------------------------------------------------------------------------------------ what the tests check
 
 
-def _kind(node: ast.AST) -> str:
+def _kind(call: ast.Call) -> str:
     """Return the kind of a mark: "claim" for `pytest.mark.claim` and `claim`; nothing for what is no mark of ours."""
-    if isinstance(node, ast.Attribute) and node.attr in USAGE and "mark" in ast.unparse(node.value):
-        return node.attr
-    return "claim" if isinstance(node, ast.Name) and node.id == "claim" else ""
+    name = ast.unparse(call.func).rpartition("mark.")
+    return name[2] if name[2] in USAGE and (name[1] or name == ("", "", "claim")) else ""
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, ast.FunctionDef | None, list[ast.Call]]]:
-    """Yield the tests of a file: name, statement, what it calls, its marks. `test_it = claim(...)(check)` is one."""
+def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, ast.FunctionDef | None, list[ast.expr]]]:
+    """Yield the tests of a file: name, statement, function, its marks. `test_it = claim(...)(check)` is one."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-            calls = [call for call in node.decorator_list if isinstance(call, ast.Call)]
-            yield node.name, node, node, calls
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node, node, node.decorator_list
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             name, call = ast.unparse(node.targets[0]), node.value
-            if name.startswith("test") and isinstance(call.func, ast.Call):
-                yield name, node, functions.get(ast.unparse(call.args[0])), [call.func]
+            yield name, node, functions.get(ast.unparse(call.args[0])) if call.args else None, [call.func]
 
 
-def _keys(table: ast.expr) -> Iterator[ast.expr]:
-    """Yield the keys of a table of what is rejected, or the expression that makes it."""
-    if isinstance(table, ast.Dict):
-        for key, value in zip(table.keys, table.values, strict=True):
-            yield from _keys(value) if key is None else [key]
+def _names(node: ast.AST | None) -> Iterator[str]:
+    """Yield the names in a table of what is rejected; what is named as the test runs is refuted all the same."""
+    if isinstance(node, ast.Lambda):
+        yield from _names(node.body)
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            yield from _names(key or value)
+    elif isinstance(node, ast.DictComp):
+        yield from _names(node.key)
     else:
-        yield table.key if isinstance(table, ast.DictComp) else table
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
 
 
 def _rejected(node: ast.AST) -> Iterator[str]:
     """Yield the names of what a test refutes: of `refuted("...")` and of the entries of `but_not={"...": ...}`."""
     for call in (c for c in ast.walk(node) if isinstance(c, ast.Call)):
-        tables = [k.value for k in call.keywords if k.arg == "but_not"]
-        names = [key for t in tables for key in _keys(t.body if isinstance(t, ast.Lambda) else t)]
-        for name in [*names, *(call.args[:1] if ast.unparse(call.func) == "refuted" else [])]:
-            # What is named as the test runs is no name here, and is refuted all the same.
-            parts = name.values if isinstance(name, ast.JoinedStr) else [name]
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+        refuted = call.args[:1] if ast.unparse(call.func) == "refuted" else []
+        for table in [*(k.value for k in call.keywords if k.arg == "but_not"), *refuted]:
+            yield from _names(table)
 
 
 def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
@@ -316,57 +313,54 @@ def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
     return [mark for marks, _ in read for mark in marks], [line for _, wrong in read for line in wrong]
 
 
-@cache
-def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]:
-    """Return the marks of a file, and what is wrong there. Every page of the ledger asks again."""
-    found: list[Mark] = []
-    wrong: list[str] = []
-    tree, lines = ast.parse(text), text.splitlines()
-    astray = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and _kind(node.func)}
-    for name, node, check, decorators in _tests(tree):
-        if not (ours := [call for call in decorators if _kind(call.func)]):
+@cache  # every page of the ledger asks again
+def _marks_of(place: str, text: str) -> tuple[list[Mark], list[str]]:
+    """Return the marks of a file, and what is wrong there."""
+    found, wrong, tree, lines = list[Mark](), list[str](), ast.parse(text), text.splitlines()
+    astray = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _kind(node)]
+    for name, node, check, marks in _tests(tree):
+        ours = [call for call in astray if call in marks and name.startswith("test")]
+        if not ours:
             continue
-        source = lines[min(node.lineno, *(call.lineno for call in ours)) - 1 : node.end_lineno]
-        if check and check is not node:
-            source += lines[check.lineno - 1 : check.end_lineno]
+        astray = [call for call in astray if call not in ours]
+        source = lines[min(call.lineno for call in ours) - 1 : node.end_lineno]
+        source += lines[check.lineno - 1 : check.end_lineno] if check and check is not node else []
         doc, rejects = (ast.get_docstring(check) or "") if check else "", tuple(_rejected(node))
         for call in ours:
-            astray.discard(call)
-            kind, row = _kind(call.func), isinstance(call.func, ast.Name)
-            count, usage = USAGE[kind]
-            given = [v.value for v in call.args if isinstance(v, ast.Constant) and isinstance(v.value, str)]
-            fits = len(given) == len(call.args)
-            fits &= [k.arg for k in call.keywords] in ([["on", "but_not"], ["but_not"]] if row else [[]])
+            kind, row = _kind(call), isinstance(call.func, ast.Name)
+            given = [str(v.value) for v in call.args if isinstance(v, ast.Constant)]
             if kind == "claim" and (own := CHAPTER_OF.match(place)) and not "".join(given[:1]).isdigit():
                 given.insert(0, own[1])
-            if not fits or len(given) < count or (kind != "claim" and len(given) > count):
-                wrong.append(f"{place}:{call.lineno}: {name}: write @{CLAIM if row else usage}")
+            least, keywords = (
+                2 - (kind == "equation"),
+                [k.arg for k in call.keywords if k.arg != "on" or not row],
+            )
+            fits = len(given) == least or (kind == "claim" and len(given) > least)
+            if not fits or keywords != ["but_not"] * row:
+                wrong.append(f"{place}:{call.lineno}: {name}: write @{AS_ROW if row else USAGE[kind]}")
                 continue
-            for how in given[1:] or [""]:
-                at = (place, name, call.lineno)
-                found.append(Mark(kind, given[0], how, *at, doc, "\n".join(source), rejects))
+            at = (place, name, call.lineno, doc, "\n".join(source), rejects)
+            found += [Mark(kind, given[0], how, *at) for how in given[1:] or [""]]
     if place == TRIED:
-        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-        found += [mark for function in functions for mark in _tried(function, lines)]
+        found += [
+            mark for node in tree.body if isinstance(node, ast.FunctionDef) for mark in _tried(node, lines)
+        ]
     wrong += [
         f"{place}:{call.lineno}: the mark decorates a test at the top level of the file" for call in astray
     ]
-    return tuple(found), tuple(wrong)
+    return found, wrong
 
 
 def _tried(function: ast.FunctionDef, lines: list[str]) -> list[Mark]:
     """Return a mark for each row of the errata that the function yields something for, with the lines that do."""
-    yields = [node for node in ast.walk(function) if isinstance(node, ast.Yield) and node.value]
-    begin, found = function.lineno, dict[str, list[str]]()
+    begin, own = function.lineno, defaultdict[str, list[str]](list)
+    yields = [node for node in ast.walk(function) if isinstance(node, ast.Yield)]
     for node in sorted(yields, key=lambda node: node.lineno):
-        first = node.value.args[0] if isinstance(node.value, ast.Call) and node.value.args else None
-        if isinstance(first, ast.Constant):
-            found.setdefault(str(first.value), []).extend(lines[begin : node.end_lineno])
+        if isinstance(node.value, ast.Call) and isinstance(row := node.value.args[0], ast.Constant):
+            own[str(row.value)] += lines[begin : node.end_lineno]
         begin = node.end_lineno or begin
-    line = function.lineno
-    return [
-        Mark("erratum", row, "", TRIED, function.name, line, "", "\n".join(own)) for row, own in found.items()
-    ]
+    at = (TRIED, function.name, function.lineno, "")
+    return [Mark("erratum", row, "", *at, "\n".join(held)) for row, held in own.items()]
 
 
 def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:
@@ -387,48 +381,38 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
     """Say what is wrong between a test and the equation that its mark names."""
     stated = equations.get(mark.of)
     if stated is None:
-        yield f"{mark.where}: {mark.function} checks {mark.of}, a label that no chapter has"
+        yield f"{mark.where} checks {mark.of}, a label that no chapter has"
     elif mark.of in read:
-        yield f"{mark.where}: {mark.function} transcribes {mark.of}, which {READ} reads from the page: delete it"
-    elif mark.quoted is None:
-        yield (
-            f"{mark.where}: the docstring of {mark.function} does not quote equation {mark.of}; it says "
-            f"in {stated.where}:\n$$\n{stated.tex}\n$$ ({mark.of})"
-        )
-    elif stated.tex.split() != mark.quoted.split():
-        yield (
-            f"equation {mark.of} is not what its test quotes\n"
-            f"  {stated.where}:\n    {' '.join(stated.tex.split())}\n"
-            f"  {mark.where}, {mark.function}:\n    {' '.join(mark.quoted.split())}"
-        )
+        yield f"{mark.where} transcribes {mark.of}, which {READ} reads from the page: delete it"
+    elif stated.tex.split() != (mark.quoted or "").split():
+        said = " ".join(stated.tex.split())
+        yield f"{mark.where} does not quote {mark.of} as {stated.where} has it:\n$$\n{said}\n$$ ({mark.of})"
 
 
 def _of_claim(mark: Mark, cells: list[tuple[str, str]], cards: dict[Any, Mark]) -> Iterator[str]:
     """Say what is wrong between a test and the sentence whose words its mark has; the first with its card keeps it."""
-    where = f"{mark.where}: {mark.function}"
     places = [(place, cell, span) for place, cell in cells for span in mark.places(cell)]
-    if not cells:
-        yield f"{where}: there is no chapter {mark.of}"
-    elif not places:
-        yield (
-            f"{where}: chapter {mark.of} does not say:\n    {mark.how}\n  give words of the sentence as it is now, "
-            "if the test still tries what it says; or write the test anew"
-        )
-    elif len(places) > 1:
+    if len(places) != 1:
         at = ", ".join(dict.fromkeys(place for place, _, _ in places))
-        yield f"{where}: chapter {mark.of} says {len(places)} times, in {at}:\n    {mark.how}\n  give more words"
-    else:
-        [(place, cell, (begin, end))] = places
-        for card, same in ((mark.anchor, "begins as"), ((place, end), "ends where")):
-            if (first := cards.setdefault(card, mark)) is not mark:
-                ask = 'give other words of the sentence, or of its part: "first words ... last words"'
-                yield f"{where}: {same} the claim at {first.where}: {ask}:\n    {cell[begin:end]}"
-                return
+        says = f"says {len(places)} times, in {at}" if places else "does not say"
+        ask = (
+            "give more words"
+            if places
+            else "give words of the sentence, if the test still tries what it says"
+        )
+        yield f"{mark.where}: chapter {mark.of} {says}:\n    {mark.how}\n  {ask}"
+        return
+    [(place, cell, (begin, end))] = places
+    for card, same in ((mark.anchor, "begins as"), ((place, end), "ends where")):
+        if (first := cards.setdefault(card, mark)) is not mark:
+            ask = 'give other words of the sentence, or of its part: "first words ... last words"'
+            yield f"{mark.where}: {same} the claim at {first.where}: {ask}:\n    {cell[begin:end]}"
+            return
     if not mark.rejects:
-        yield f"{where}: nothing is refuted; give the same assertion what must fail in it"
+        yield f"{mark.where}: nothing is refuted; give the same assertion what must fail in it"
 
 
-def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: list[Mark]) -> Iterator[str]:
+def _of_row(row: Row, text: str, sources: set[str], tests: list[Mark]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
@@ -436,14 +420,12 @@ def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: lis
         yield f'{ERRATA}: row {row.id} has no test: {TRIED} has no `yield source("{row.id}", ...)`'
     for test in tests:
         if test.how not in ("", row.verdict):
-            said = f"{test.where}, {test.function}, {test.how!r}"
-            yield f"{ERRATA}: row {row.id} says {row.verdict!r}, and {said}"
-    chapter, heading = row.section
+            yield f"{ERRATA}: row {row.id} says {row.verdict!r}, and {test.where} {test.how!r}"
     words = " ".join(row.says.split())
-    text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
-    if words not in text or not (words or row.verdict == "holds"):
-        place = f"the section {heading!r} of {chapter}"
-        yield f"{ERRATA}: row {row.id}: {place} does not say {row.says!r}"
+    if words not in " ".join(section_text(text, row.section[1]).split()) or not (
+        words or row.verdict == "holds"
+    ):
+        yield f"{ERRATA}: row {row.id}: the section {row.section} does not say {row.says!r}"
 
 
 def problems(root: Path) -> list[str]:
@@ -452,30 +434,29 @@ def problems(root: Path) -> list[str]:
     marks, unreadable = read_marks(root)
     read, stated = read_from_the_page(root), {equation.label: equation for equation in equations}
     sources, rows = read_errata(root)
-    tested = {kind: {mark.of for mark in marks if mark.kind == kind} for kind in USAGE}
-    texts: dict[str, list[str]] = {}
-    cells: dict[str, list[tuple[str, str]]] = {}
+    tested = {mark.of for mark in marks if mark.kind == "equation"}
+    texts, cells = defaultdict[str, str](str), defaultdict[str, list[tuple[str, str]]](list)
     for path, number, markdown in markdown_cells(root):
         short = path.stem.partition("_")[0]  # "04", "line"
-        cells.setdefault(short, []).append((f"{path.name}, cell {number}", markdown))
+        cells[short].append((f"{path.name}, cell {number}", markdown))
         for name in {path.stem, short}:
-            texts.setdefault(name, []).append(markdown)
+            texts[name] += f"{markdown}\n"
 
     said += unreadable
     said += [
         f"{equation.where}: equation {equation.label} has no test: {READ} does not read it, and no function in "
         f'tests is marked @pytest.mark.equation("{equation.label}")'
         for equation in equations
-        if equation.label not in tested["equation"] | read.keys()
+        if equation.label not in tested | read.keys()
     ]
     cards: dict[Any, Mark] = {}
     for mark in marks:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            said += _of_claim(mark, cells.get(mark.of, []), cards)
+            said += _of_claim(mark, cells[mark.of], cards)
         elif mark.of not in {row.id for row in rows}:
-            said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
+            said.append(f"{mark.where} checks {mark.of}, which is no row of {ERRATA}")
     said += [
         f"{READ}:{line}: ROWS reads {label}, a label that no chapter has"
         for label, (line, _) in read.items()
@@ -483,5 +464,5 @@ def problems(root: Path) -> list[str]:
     ]
     for row in rows:
         tests = [mark for mark in marks if (mark.kind, mark.of) == ("erratum", row.id)]
-        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tests)
+        said += _of_row(row, texts[row.section[0]], {str(source["id"]) for source in sources}, tests)
     return said

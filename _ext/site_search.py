@@ -106,7 +106,7 @@ def _said(node: nodes.Node, weight: float, inner: list[nodes.Element]) -> Iterat
     if isinstance(node, nodes.math | nodes.math_block):
         yield FORMULA, text_of(node.astext())
     elif isinstance(node, nodes.Text):
-        yield weight, node.astext()
+        yield weight, node.astext() * (node != "✓")
     elif isinstance(node, addnodes.index):
         named = isinstance(node.next_node(descend=False, siblings=True), addnodes.desc)  # by autodoc
         for kind, entry, _, main, _ in node["entries"]:
@@ -118,7 +118,7 @@ def _said(node: nodes.Node, weight: float, inner: list[nodes.Element]) -> Iterat
         isinstance(node, addnodes.pending_xref) and not node.get("refexplicit") and node["refdomain"] != "py"
     ):
         return  # only a label yet
-    elif {"cell_output", "claim"} & set(node["classes"]):
+    elif "cell_output" in node["classes"]:
         return
     elif _title(node) is not None:
         inner.append(node)
