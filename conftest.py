@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from notebooks import quiet
+from quiet_drawings import quiet
 
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 

@@ -1,12 +1,14 @@
-"""Execute the chapters that the build's cache does not hold, and store what they showed in the notebooks.
+"""Execute the chapters by jupyter-cache, in parallel, and store what they showed in the notebooks.
 
-    python _ext/notebooks.py                        every chapter
+    python _ext/notebooks.py                        execute what changed, store every chapter's outputs
     python _ext/notebooks.py chapters/01_*.ipynb    only these
 
 jupyter-cache asks for a chapter's code cells and their tags; what else they follow from, the package, the experiments,
-the lock and Python, is in the cache's name. The stored form holds nothing that changes from run to run or with another
-cell: no timestamps, one count for all, no digits of a drawing that nobody sees, nothing that an editor left in the
-metadata. Storing an unchanged chapter again is an empty `git diff`.
+the lock and Python, is in the cache's name. The build (execution.py) shows what the cache holds.
+
+The stored form holds nothing that changes from run to run or with another cell: no timestamps, one count for all, no
+digits of a drawing that nobody sees, nothing that an editor left in the metadata. Storing an unchanged chapter again
+is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
 from jupyter_cache import get_cache
-from jupyter_cache.base import CacheBundleIn
+from jupyter_cache.base import JupyterCacheAbstract
+from jupyter_cache.executors import load_executor
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+
+from quiet_drawings import quiet
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 240
@@ -35,44 +41,44 @@ CELL_METADATA = ("tags", "mystnb")
 # A kernel that listens on this machine only warns about its unencrypted port at every start.
 NotebookClient.extra_arguments.default_args = (["--IPKernelApp.log_level=ERROR"],)
 
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-PLACES = re.compile(r'(?<= )(d|x|y|width|height|viewBox|points|transform)="([^"]*)"')
-# Matplotlib names a path after all of its digits.
-NAMED = re.compile(r'(?<=[#"])([A-Za-z])[0-9a-f]{10}\b')
-
 
 def digest(root: Path, *names: str) -> str:
     """Hash files, and folders with all that is in them and was not made by a program."""
+    files = [
+        path
+        for name in names
+        for path in ((root / name).rglob("*") if (root / name).is_dir() else (root / name,))
+        if path.is_file()
+    ]
     whole = hashlib.sha256()
-    for path in sorted(path for name in names for path in (root / name, *(root / name).rglob("*"))):
+    for path in sorted(files):
         parts = path.relative_to(root).parts
-        made = any(part == "__pycache__" or part.endswith(".egg-info") or part[0] == "." for part in parts)
-        if path.is_file() and not made:
+        if not any(part == "__pycache__" or part.endswith(".egg-info") or part[0] == "." for part in parts):
             whole.update(f"{'/'.join(parts)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
     return whole.hexdigest()
 
 
-def cache_of(root: Path) -> Path:
-    """Return the folder of the cache for all that the chapters import, read and run on."""
-    followed = digest(root, "code", "experiments", "requirements.txt") + sys.version
-    return root / "_build" / "cache" / hashlib.sha256(followed.encode()).hexdigest()[:12]
-
-
 def chapters(root: Path) -> list[Path]:
-    """Return the chapters on disk, in order."""
+    """List the chapters on disk, in order."""
     return sorted((root / "chapters").glob("*.ipynb"))
 
 
-def quiet(drawing: str) -> str:
-    """Put a drawing on one line, places to a hundredth of a point, no zero below zero, names by their turn."""
-
-    def rounded(number: re.Match[str]) -> str:
-        text = f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
-        return "0" if text == "-0" else text
-
-    turns: dict[str, str] = {}
-    text = NAMED.sub(lambda m: turns.setdefault(m[0], f"{m[1]}{len(turns)}"), " ".join(drawing.split()))
-    return PLACES.sub(lambda m: f'{m[1]}="{NUMBER.sub(rounded, m[2])}"', text)
+def execute(root: Path, paths: Iterable[Path]) -> JupyterCacheAbstract:
+    """Execute those of these chapters that the cache does not hold; where one fails, say so and end."""
+    key = hashlib.sha256((digest(root, "code", "experiments", "requirements.txt") + sys.version).encode())
+    cache = get_cache(root / "_build" / "cache" / key.hexdigest()[:12])
+    for record in cache.list_project_records():  # one of them may be gone
+        cache.remove_nb_from_project(record.pk)
+    for path in paths:
+        cache.add_nb_to_project(str(path))
+    if stale := cache.list_unexecuted():
+        print(f"executing {len(stale)} of {len(cache.list_project_records())} chapters", flush=True)
+        done = load_executor("local-parallel", cache).run_and_cache(timeout=CELL_TIMEOUT)
+        failed = [cache.get_project_record(name) for name in (*done.excepted, *done.errored)]
+        if failed:
+            said = (f"error: {record.uri}\n{record.traceback or 'the kernel died'}" for record in failed)
+            raise SystemExit(re.sub(r"\x1b\[[0-9;]*m", "", "\n\n".join(said)))
+    return cache
 
 
 def normal_form(notebook: NotebookNode) -> str:
@@ -105,18 +111,10 @@ def normal_form(notebook: NotebookNode) -> str:
 
 def main(names: list[str]) -> None:
     """Execute and store the chapters named, or all."""
-    cache = get_cache(cache_of(ROOT))
-    for path in [Path(name).resolve() for name in names] or chapters(ROOT):
-        notebook = nbformat.read(path, as_version=4)
-        try:
-            notebook = cache.merge_match_into_notebook(notebook)[1]
-        except KeyError:
-            print(f"executing {path.name}", flush=True)
-            NotebookClient(notebook, CELL_TIMEOUT, resources={"metadata": {"path": path.parent}}).execute()
-            cache.cache_notebook_bundle(
-                CacheBundleIn(notebook, str(path)), check_validity=False, overwrite=True
-            )
-        text = normal_form(notebook)
+    paths = [Path(name).resolve() for name in names] or chapters(ROOT)
+    cache = execute(ROOT, paths)
+    for path in paths:
+        text = normal_form(cache.merge_match_into_notebook(nbformat.read(path, as_version=4))[1])
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             print(f"{path.name}: changed")
