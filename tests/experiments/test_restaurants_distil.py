@@ -253,7 +253,7 @@ def test_runs_are_made_once_and_kept(data: Data, tmp_path: Path, monkeypatch: py
         "CELLS",
         [("teacher", 1.0)] + [(n, 0.05) for n in ("labels", "on-policy JSD", "labels + validation")],
     )
-    monkeypatch.setattr(distil, "LONGER", {3: (1, [("labels", 0.05)])})
+    monkeypatch.setattr(distil, "LONGER", [(3, 1, [("labels", 0.05)])])
     Runs(data, tmp_path / "a").work(range(2))
     made = records(tmp_path / "a")
     Runs(data, tmp_path / "a").work(range(2))
