@@ -143,7 +143,11 @@ ARMS = {
     "from labels x4": Arm("four", "forward", warm=True, steps=320),
     "distributions x4": Arm("four", "forward"),
 }
-TUNED_AS = {"labels + validation": "labels", "from labels x4": "from labels", "distributions x4": "distributions"}
+TUNED_AS = {
+    "labels + validation": "labels",
+    "from labels x4": "from labels",
+    "distributions x4": "distributions",
+}
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:-3]]  # all but those of the longest runs alone
@@ -159,8 +163,8 @@ LONGER = [  # by how many times, for how many of the seeds, and which cells
     (9, 4, [("distributions x4", FEW), ("labels", ALL)]),
     (27, 2, [("fresh texts", FEW), ("from labels x4", FEW)]),
 ]
-# What runs of so many times the steps choose again, for runs of so many and more.
-LONG, CHOSEN_AGAIN = 9, ("from labels", "on-policy forward", "fresh texts", "distributions", "texts x4", "labels")
+LONG = 9  # times the steps, from which on these choose dropout and alpha again
+CHOSEN_AGAIN = ("from labels", "on-policy forward", "fresh texts", "distributions", "texts x4", "labels")
 
 
 class Job(NamedTuple):
