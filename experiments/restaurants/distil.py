@@ -58,17 +58,17 @@ Measured   on 400 test meanings: nats a word of people's answers; `gap`, these l
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      eight, and four for the last runs, each with its own teacher, labelled meanings and initial values, alike
-           for all arms; one after the other; with three times the steps two. The teachers of seeds 0 to 4 were trained again for the longer runs,
-           on another processor, and differ in their digits from those of the others. Foretold when those of labels,
-           distributions and texts x4 and one of JSD had been run with three times the steps: with nine times, "from
-           labels" and on-policy forward stay within 0.05 nats of each other; JSD loses half of its third of a nat to
-           "from labels", reverse a third of its two fifths; no other arm gains 0.05. In two seeds the first held,
-           just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05. The other six seeds and
-           "fresh texts" followed, with forecasts of their own: on-policy leads because text never repeats. Last
-           came the two arms of four texts, nine times the steps for arms that start afresh, and 27 times, foretold when
-           the others, and three times the steps, were known, and none of these. They have seeds of their own, 8 to 11,
-           and there all that they are compared with: the processor was another again.
+Seeds      eight, and four for the last runs, each with its own teacher, labelled meanings and initial values, alike for
+           all arms; one after the other; with three times the steps two. The teachers of seeds 0 to 4 were trained
+           again for the longer runs, on another processor, and differ in their digits from those of the others.
+           Foretold when those of labels, distributions and texts x4 and one of JSD had been run with three times the
+           steps: with nine times, "from labels" and on-policy forward stay within 0.05 nats of each other; JSD loses
+           half of its third of a nat to "from labels", reverse a third of its two fifths; no other arm gains 0.05. In
+           two seeds the first held, just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05.
+           The other six seeds and "fresh texts" followed, with forecasts of their own: on-policy leads because text
+           never repeats. Last came the two arms of four texts, nine times the steps for arms that start afresh, and 27
+           times, foretold when the others, and three times the steps, were known, and none of these. They have seeds of
+           their own, 8 to 11, and there all that they are compared with: the processor was another again.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
