@@ -18,10 +18,9 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            fresh texts: from the student of labels, and KL along texts that the teacher writes as training goes on,
            for the prompts that on-policy asks of its student at the same steps: the control of on-policy's supply.
            It was added, for the longest runs alone, when on-policy forward had led "from labels" there in two seeds
-           from labels x4: the same along four texts of the teacher's for each training meaning; distributions x4:
-           "distributions" along four. For the longest runs alone, too, added last: how much of what fresh texts gain
-           needs no more than four (nine times the steps read each of one text 28 times, of four 7 times, a fresh one
-           once), and how far four texts' distributions are ahead of four texts
+           from labels x4: the same along four texts of the teacher's for each training meaning: how much of what fresh
+           texts gain needs no more than four (nine times the steps read each of one text 28 times, of four 7 times, a
+           fresh one once). For the longest runs alone, too, added last
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -42,17 +41,16 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
            there. Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of
            what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
-           rate and choose the others again; reverse keeps all. With three times the steps all keep what they had. With
-           nine, all but JSD and reverse choose dropout and alpha again by runs of that length, of which alpha was added
-           last, and keep them with 27; an arm with four texts has the settings of the same arm with one.
+           rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
+           nine their rate and alpha, where all but JSD and reverse choose dropout again, by runs of that length. "From
+           labels", on-policy forward and fresh texts chose none, as before; "from labels x4" has what the first has.
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
            whoever starts from the student of labels, after 320 more. On-policy students write at temperature 1, for
-           eight steps at a time. Whether training had ended is tried with three times the steps, with nine, and, for
-           two arms of two seeds, with 27; none of these stops early. Nine times is 5,400 steps for who starts afresh
-           and 2,880, after those of the labels, for who starts from the student of labels: no difference is read
-           between the two.
+           eight steps at a time. Whether training had ended is tried with three times the steps and with nine, where
+           no run stops early. Nine times is 5,400 steps for who starts afresh and 2,880, after those of the labels, for
+           who starts from the student of labels: no difference is read between the two.
 Measured   on 400 test meanings: nats a word of people's answers; `gap`, these less the mean entropy of the
            predictions; `ends`, how many ends are expected in an answer, which has one; of four texts for each of 200
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
@@ -66,9 +64,9 @@ Seeds      eight, and four for the last runs, each with its own teacher, labelle
            half of its third of a nat to "from labels", reverse a third of its two fifths; no other arm gains 0.05. In
            two seeds the first held, just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05.
            The other six seeds and "fresh texts" followed, with forecasts of their own: on-policy leads because text
-           never repeats. Last came the two arms of four texts, nine times the steps for arms that start afresh, and 27
-           times, foretold when the others, and three times the steps, were known, and none of these. They have seeds of
-           their own, 8 to 11, and there all that they are compared with: the processor was another again.
+           never repeats. Last came "from labels x4", and nine times the steps for distributions and texts x4, foretold
+           when the others, and three times the steps, were known, and none of these. They have seeds of their own, 8 to
+           11, and there all that they are compared with: the processor was another again.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -142,16 +140,11 @@ ARMS = {
     "labels + validation": Arm(validation=True),
     "fresh texts": Arm("fresh", "forward", warm=True, steps=320),
     "from labels x4": Arm("four", "forward", warm=True, steps=320),
-    "distributions x4": Arm("four", "forward"),
 }
-TUNED_AS = {
-    "labels + validation": "labels",
-    "from labels x4": "from labels",
-    "distributions x4": "distributions",
-}
+TUNED_AS = {"labels + validation": "labels", "from labels x4": "from labels"}
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
-CELLS += [(name, FEW) for name in list(ARMS)[4:-3]]  # all but those of the longest runs alone
+CELLS += [(name, FEW) for name in list(ARMS)[4:-2]]  # all but those of the longest runs alone
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
@@ -163,12 +156,10 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (3, range(2), FROM_LABELS),
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [(name, FEW) for name in ("from labels", "from labels x4", "fresh texts")]),
-    (9, range(8, 12), [(name, FEW) for name in ("distributions", "distributions x4", "texts x4")]),
-    (9, range(8, 12), [("labels", ALL)]),
-    (27, range(8, 10), [("fresh texts", FEW), ("from labels x4", FEW)]),
+    (9, range(8, 12), [(name, FEW) for name in ("distributions", "texts x4")]),
 ]
-LONG = 9  # times the steps, from which on these choose dropout and alpha again
-CHOSEN_AGAIN = ("from labels", "on-policy forward", "fresh texts", "distributions", "texts x4", "labels")
+LONG = 9  # times the steps, for which these choose dropout again
+CHOSEN_AGAIN = ("from labels", "on-policy forward", "fresh texts", "distributions", "texts x4")
 
 
 class Job(NamedTuple):
@@ -454,7 +445,7 @@ class Runs:
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
         arm, key = ARMS[name], (name, share, TUNING_SEED)
-        longer = times >= LONG and name in CHOSEN_AGAIN
+        longer = times == LONG and name in CHOSEN_AGAIN
         part = LONG if longer else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
         rows = [r for r in records(self.folder) if (r["arm"], r["share"], r["seed"]) == key]
         known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows if abs(r["part"] - part) < 0.01}
@@ -471,12 +462,9 @@ class Runs:
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
 
         if longer:
-            job = self.tuned(name, share)
-        elif share == PART:
-            job = Job(self.tuned(name, FEW).rate, alpha=0.8 if arm.texts else 0.0)
-        else:
-            job = best(Job(arm.rate, alpha=0.8 if arm.texts else 0.0), "rate", RATES)
-        job = best(job, "dropout", DROPOUTS)
+            return best(self.tuned(name, share), "dropout", DROPOUTS)
+        job = Job(self.tuned(name, FEW).rate if share == PART else arm.rate, alpha=0.8 if arm.texts else 0.0)
+        job = best(job if share == PART else best(job, "rate", RATES), "dropout", DROPOUTS)
         return best(job, "alpha", ALPHAS, "validation") if arm.texts else job
 
     def work(self, seeds: Sequence[int]) -> None:
