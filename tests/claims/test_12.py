@@ -245,19 +245,14 @@ def test_who_spreads_over_all_classes(who: str, K: int, eps: float, over: float 
     ],
     but_not={
         "a logit of minus infinity": (np.array([[1.0, -np.inf]]), np.array([[1.0, 0.0]])),
-        "an infinite difference": (
-            np.array([[30.0, -65504.0]], np.float16),
-            np.array([[1.0, 0.0]], np.float16),
-        ),
+        "an infinite difference": (np.array([[30, -65504]], np.float16), np.array([[1, 0]], np.float16)),
     },
 )
 def test_cross_entropy_in_place_of_kl_div(z: Array, t: Array) -> None:
-    """The loss and its gradient, beside those by hand."""
     free = torch.tensor(z, requires_grad=True)
     loss = F.cross_entropy(free, torch.tensor(t))
     (slope,) = torch.autograd.grad(loss, free)
-    kept = t * np.where(t > 0, xent.log_softmax(z), 0)
-    assert loss.item() == pytest.approx(-kept.sum(1).mean(), rel=1e-12, abs=1e-300)
+    assert loss.item() == pytest.approx(xent.soft_cross_entropy(z, t), rel=1e-12, abs=1e-300)
     np.testing.assert_allclose(slope.numpy(), (xent.softmax(z) - t) / len(z), atol=1e-11)
 
 

@@ -20,34 +20,33 @@ from xent.denominators import learnt_distribution
 Array = np.ndarray
 
 
+DIVIDED = ("its own powers", "all tokens", "one")
+
+
 @claim(
     "that a supervised loss with the same divisor",
     "It would be unbiased if the gradient of a response",
     on=lambda: (
-        (n, law, group, alpha, by, same)
-        for (n, law), group, alpha in zip(
-            lengths_and_laws(0, 4), (1, 2, 3, 4), (1.0, 0.75, 0.6, 1.0), strict=True
-        )
-        for by, same in itertools.product(("its own powers", "all tokens", "one"), (False, True))
+        (n, law, group, by, same)
+        for (n, law), group in zip(lengths_and_laws(0, 4), (1, 2, 3, 4), strict=True)
+        for by, same in itertools.product(DIVIDED, (False, True))
     ),
     but_not=lambda: {
-        f"no bias, by {by}": (*next(lengths_and_laws(0, 1)), 2, 1.0, by, False, 0.0)
-        for by in ("its own powers", "all tokens", "one")
+        f"no bias, by {by}": (*next(lengths_and_laws(0, 1)), 2, by, False, 0.0) for by in DIVIDED
     },
 )
 def test_the_push_of_an_aggregator(
-    n: Array, law: Array, group: int, alpha: float, by: str, same: bool, mean: float | None = None
+    n: Array, law: Array, group: int, by: str, same: bool, mean: float | None = None
 ) -> None:
     """Groups enumerated; a response's score falls with its length, or has the `same` mean at every length."""
-    size = n**-alpha if by != "all tokens" else np.ones(len(n))
+    size = np.ones(len(n)) if by == "all tokens" else n**-0.75
+    divisor = {"its own powers": size, "all tokens": n, "one": n**0}[by]
     groups = np.array(list(itertools.product(range(len(n)), repeat=group)))
-    divisor = {"its own powers": size, "all tokens": n, "one": n**0}[by][groups].mean(1)
-    chance, w = law[groups].prod(1), size[groups].mean(1) / divisor
-    w, each = size[groups] / divisor[:, None] / (chance @ w), n**0 if same else 1 - n / (law @ n)
-    drawn_with = {"its own powers": size, "all tokens": n, "one": n**0}[by]
-    learnt = learnt_distribution(law, drawn_with, group, weight=size)
-    foretold = float(learnt @ each) if mean is None else mean
-    assert chance @ (w * each[groups]).mean(1) == pytest.approx(foretold, abs=1e-9)
+    chance, w = law[groups].prod(1), size[groups] / divisor[groups].mean(1, keepdims=True)
+    score = n**0 if same else 1 - n / (law @ n)
+    push = chance @ (w * score[groups]).mean(1) / (chance @ w.mean(1))
+    learnt = learnt_distribution(law, divisor, group, weight=size)
+    assert push == pytest.approx(float(learnt @ score) if mean is None else mean, abs=1e-9)
 
 
 @claim(
@@ -288,19 +287,16 @@ TABLE = [(m, int(n), p / 2) for m in (1, 6) for n, p in zip(table.LENGTHS, table
 )
 def test_prompt_tokens_in_the_divisor(kinds: list[tuple[int, int, float]], B: int) -> None:
     """Batches of two and three, enumerated: a longer reply loses less where the prompts are counted."""
+    prompt, n, chance = map(np.array, zip(*kinds, strict=True))
+    others = np.array(list(itertools.product(range(len(kinds)), repeat=B - 1)))
 
-    def weight(own: int, n: int, counted: bool) -> float:
-        batches = itertools.product(kinds, repeat=B - 1)
-        return sum(
-            float(np.prod([chance for *_, chance in others]))
-            / (n + counted * own + sum(reply + counted * prompt for prompt, reply, _ in others))
-            for others in batches
-        )
+    def weight(size: Array) -> Array:
+        return np.asarray((chance[others].prod(1) / np.add.outer(size, size[others].sum(1))).sum(1))
 
-    for own in {prompt for prompt, *_ in kinds}:
-        replies = sorted({n for prompt, n, _ in kinds if prompt == own})
-        plain, diluted = (np.log([weight(own, n, counted) for n in replies]) for counted in (False, True))
-        assert (np.diff(diluted) > np.diff(plain) + 1e-9).all()
+    gain = np.log(weight(n + prompt) / weight(n))
+    for own in {*prompt}:
+        replies = np.flatnonzero(prompt == own)
+        assert (np.diff(gain[replies[np.argsort(n[replies])]]) > 1e-9).all()
 
 
 def test_a_newton_step_moves_a_wrong_answer() -> None:
