@@ -348,7 +348,7 @@ def test_what_four_losses_make_of_a_logistic_regression(
 
 
 def decisions() -> Iterator[tuple[Array, Array]]:
-    """Logits and the logits over a temperature; reports of smoothing and focal losses and the truths."""
+    """Logits over a temperature, and the logits."""
     for classes in (2, 7, 1000):
         for _, z in logits(rng(7), 50, classes):
             apart = np.sort(z)[:, -1] - np.sort(z)[:, -2] > 1e-9  # two a rounding apart may tie
