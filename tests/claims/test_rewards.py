@@ -167,21 +167,21 @@ ONE_LENGTH = np.array([0.2, 0.3, 0.1, 0.4]), np.array([2.0, 9, 7, 7]), np.arange
     but_not=lambda: {
         "wrong answers of one length": ONE_LENGTH,
         "no matter where, with a penalty": (*next(policies()), True),
-        "a constant divisor": (*next(policies()), False, False),
+        "the length as a constant": (*next(policies()), False, True),
     },
 )
 def test_where_the_policy_ends(
-    first: Array, n: Array, right: Array, penalty: bool = False, divided: bool = True
+    first: Array, n: Array, right: Array, penalty: bool = False, divided: bool = False
 ) -> None:
     """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation."""
     longest = n[~right].max()
     by_tau = mean_of(first * np.exp(tilt(first, n, right, 1e9 * longest) / n), n, right)
     for scaled in (False, True):
-        ends = [walk(first, n, right, clock * longest, scaled, divided) for clock in (40, 60)]
+        ends = [walk(first, n, right, clock * longest, scaled) for clock in (40, 60)]
         wrong = [mean_of(pi, n, ~right) for pi in (first, *ends)]
         assert wrong[0] + 1e-6 < wrong[1] <= wrong[2] * (1 + 1e-9) and wrong[2] > 0.9 * longest
         assert [mean_of(pi, n, right) for pi in ends] == pytest.approx([by_tau] * 2, rel=0.02)
-    fixed = walk(first, n, right, 20.0, divided=False)
+    fixed = walk(first, n, right, 20.0, divided=divided)
     for which in (right, ~right):
         assert mean_of(fixed, n, which) == pytest.approx(mean_of(first, n, which), rel=0.02)
     if penalty:  # the factor moves the place where the push and the penalty cancel
