@@ -124,10 +124,12 @@ def _hugging_face(
     also = {}
     if writes:  # causal, all of them: the Trainer counts after the shift
         given = [_labels({"labels": batch["labels"][:, 1:]}) for batch in parts]
-        also["labels of the loader's batch, before the reply was generated"] = np.array(given, np.float64)
+        also["labels of the loader's batch, before the reply was generated"] = torch.tensor(
+            given, dtype=torch.float64
+        )
     # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
     plain = reference if _is_a_mean(model, reference, parts, whole) else None
-    return check.compare(model, everyone, mine, whole, step, plain, masks, tolerance, also=also)
+    return check.compare(model, everyone, whole, step, plain, masks, tolerance, also=also)
 
 
 def _hugging_face_window(
@@ -234,7 +236,7 @@ def _lightning(
     # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
     plain = reference if not automatic or _is_a_mean(module, reference, mine, whole) else None
     masks = [batch["labels"] != IGNORED for batch in mine] if _labels(mine[0]) >= 0 else None
-    return check.compare(module, [mine], mine, whole, step, plain, masks, tolerance)
+    return check.compare(module, [mine], whole, step, plain, masks, tolerance)
 
 
 class _Manual:
