@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -40,6 +39,16 @@ or, where a trainer hands out the count of the window (num_items_in_batch), divi
 HALVES = {torch.bfloat16, torch.float16}  # a float64 model may have float32 logits: that is known
 UNSYNCHRONISED = "the ranks end with different gradients: no backward pass of the window synchronises"
 KEEP_THE_LAST = "leave no_sync() for the window's last backward pass (micro.is_last)"
+ADDED_UP = """\
+means are added up and never divided, as by a model that takes the trainer's count (num_items_in_batch) and drops it"""
+TWICE = "divided by K twice, as by the loop and by its trainer"
+W_MISSING = (
+    "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
+)
+W_TOO_MUCH = "a factor W where each rank divides by its own count, or gradients summed over ranks"
+SHORT_ONES = """\
+where a sequence adds the mean of its tokens, and not their sum, long ones count for less, and a model learns to write \
+short ones"""
 UNSCALE = "check without the scaler, or have the step unscale its gradients"
 RIGHT = "right"
 
@@ -115,10 +124,10 @@ def check_accumulation(
     tolerance : float, optional
         Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32; 1e-6 in float64,
         whose shares or logits may be in float32; more, up to .01, where the model has converged, and the micro-batches'
-        gradients cancel. In half precision, of the parameters or of autocast where a module runs under it, what no
-        weights of the micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few
-        times what it is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016
-        in bfloat16, .002 in float16.
+        gradients cancel. Where parameters, or what is computed from them, are in half precision, what no weights of the
+        micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few times what it
+        is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016 in bfloat16,
+        .002 in float16.
 
     Returns
     -------
@@ -212,10 +221,8 @@ def compare(
         parts = (batch for theirs in everyone for batch in theirs)
         alone = torch.stack([take(partial(plainly, batch), True) for batch in parts])
 
-    dtypes = seen.dtypes & HALVES | {
-        p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()
-    }
-    eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+    own = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
+    eps = max(torch.finfo(dtype).eps for dtype in own | seen.dtypes & HALVES)
     sizes = {name: p.numel() * (1 + p.is_complex()) for name, p in model.named_parameters()}
     norms = np.array(exchange([float(piece.norm()) for piece in ours.split([*sizes.values()])], group, ranks))
     most = tolerance or max(math.sqrt(eps), 1e-6)  # a float64 model may have logits or shares in float32
@@ -223,18 +230,8 @@ def compare(
     apart = [name for name, differs in zip(sizes, differ, strict=True) if differs]
     apart = apart if (norms.any(0) & ~differ).any() else ["them"] * bool(apart)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
-    evidence = _Evidence(
-        model,
-        whole,
-        ours,
-        alone,
-        ranks,
-        eps,
-        most,
-        counts,
-        plain=reference is not None,
-        measured=tolerance is None,
-    )
+    plain, measured = reference is not None, tolerance is None
+    evidence = _Evidence(model, whole, ours, alone, ranks, eps, most, counts, plain, measured)
     ok, cause, repair = evidence.void(again, apart) or evidence.judge(shifted)
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
@@ -277,8 +274,6 @@ class _Evidence:
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
     floor: float = 0.0  # a least divisor that would make it one
-
-    # ------------------------------------------------ what voids the measurement
 
     def void(self, again: Tensor, apart: list[str]) -> _Verdict | None:
         """Say why nothing follows; `apart` are the parameters in which the ranks differ, "them" for all."""
@@ -349,8 +344,6 @@ class _Evidence:
                 return _wrong(cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
-    # ------------------------------------------------ what is left of it when rounding is set aside
-
     def set_noise_aside(self, shifted: dict[str, Tensor]) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
 
@@ -402,8 +395,6 @@ class _Evidence:
         """Whether only one set of weights makes up a gradient."""
         some = self.alone[self.alone.any(1)]
         return bool(torch.linalg.matrix_rank(some) == len(some))
-
-    # ------------------------------------------------ what explains the loop's gradient
 
     def judge(self, shifted: dict[str, Tensor]) -> _Verdict:
         """Report the explanation that fits; where none does, what the gradient is made of."""
@@ -460,9 +451,13 @@ class _Evidence:
         yield f"a mean of means {where}: each weighs the same, however many targets it has", even
         shares = {what: n / n.sum() for what, n in self.counts.items() if n.any()}
         of_targets = shares.pop("targets", None)
-        known = of_targets is not None and self.fits(of_targets)
-        # Counts are exact, where the gradients are almost parallel.
-        share = (of_targets if known else _weights(self.alone, self.whole)).view(w, k)
+        share = _weights(self.alone, self.whole)
+        if of_targets is not None and self.fits(of_targets):
+            share = of_targets  # counts are exact, where the gradients are almost parallel
+        elif of_targets is not None:
+            rest = "which is not what the whole batch weighs them by (class weights?)"
+            yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
+        share = share.view(w, k)
         if w > 1 and k > 1:
             by_step, by_rank = ((share / share.sum(axis, keepdim=True)).nan_to_num() for axis in (0, 1))
             yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step / k
@@ -470,9 +465,6 @@ class _Evidence:
                 "a mean of means over the ranks: each divides by the targets of its own window alone",
                 by_rank / w,
             )
-        if of_targets is not None and not known:
-            rest = "which is not what the whole batch weighs them by (class weights?)"
-            yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
         if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
             so_far = share / share.cumsum(1)
             yield "a running count: each micro-batch is divided by the targets so far", so_far
@@ -484,8 +476,7 @@ class _Evidence:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
-        more = "alone, some micro-batches are divided by more than their targets, as by "
-        more += f"max(targets, {self.floor:.3g})"
+        more = f"alone, some micro-batches are divided by more than their targets, as by max(targets, {self.floor:.3g})"
         if self.floor and not self.plain:
             also = (
                 "a least divisor is right where the window exceeds it, and reference= would show what it is"
@@ -503,7 +494,6 @@ class _Evidence:
                 f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
                 "more would show it, or the same in float32",
             )
-        also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
@@ -514,62 +504,48 @@ class _Evidence:
         cause += f"; {more}" * bool(self.floor)
         if self.ranks > 1 and not self.plain:
             cause += "; a factor W that is missing or too much, reference= would show"
+        also = "but so would a mean of means with these equal counts: check again with ragged micro-batches"
         if "sequences" in self.by and "targets" not in self.by:
-            cause += (
-                f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
-                "and not their sum, long ones count for less, and a model learns to write short ones"
-            )
-            also = "; equal numbers of them hide a mean of means"
-        return _Verdict(True, cause + also * self.even())
+            cause += f"; both divide by {_either(self.by)}, not by targets: {SHORT_ONES}"
+            also = "equal numbers of them hide a mean of means"
+        return _Verdict(True, cause + f"; {also}" * self.even())
 
     def in_words(self, factor: float) -> str:
-        """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
+        """Say what multiplies a gradient by `factor`: the usual factors that it may be, or what comes close to none."""
         w, n = self.ranks, self.total("targets")
         k = len(self.alone) // w
-        means = [
-            "means are added up and never divided, as by a model that takes the trainer's count "
-            "(num_items_in_batch) and drops it"
-        ]
-        means += [] if self.plain else ["divided by a constant, which reference= would show"]
-        added = ", or ".join(reversed(means) if self.even() else means)  # the constant may be right then
-        missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
-        much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
-        twice = "divided by K twice, as by the loop and by its trainer"
-        of_k = [(1.0, "", ""), *[(k, "K", added), (1 / k, "1/K", twice)] * (k > 1)]
-        of_w = [(1.0, "", ""), *[(1 / w, "1/W", missing), (w, "W", much)] * (w > 1)]
-        _, *products = itertools.product(of_k, of_w)
-        hypotheses = [
-            (a * b, f"{x} {y}".strip(), "; ".join(filter(None, (s, t)))) for (a, x, s), (b, y, t) in products
-        ]
-        counts = [what for what in self.counts if what != "targets"]
-        hypotheses += [
-            (n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}") for what in counts
-        ]
-        found = [
-            f"{f'{name} = {value:g} times' if name else f'{factor:.4g} of'} what it should be: {words}"
-            for value, name, words in [*hypotheses, (n, "N", "summed, and never divided by the targets")]
-            if abs(factor / value - 1) <= self.tolerance
-        ]
-        return "; or ".join(found or [self.roughly(factor, k, n)])
+        constant = [] if self.plain else ["divided by a constant, which reference= would show"]
+        added = ", or ".join([*constant, ADDED_UP] if self.even() else [ADDED_UP, *constant])
+        of_k = [(k, "K", added), (1 / k, "1/K", TWICE)] * (k > 1)
+        of_w = [(1 / w, "1/W", W_MISSING), (w, "W", W_TOO_MUCH)] * (w > 1)
+        both = [(a * b, f"{x} {y}", f"{s}; {t}") for a, x, s in of_k for b, y, t in of_w]
+        usual = [*of_w, *of_k, *both, (n, "N", "summed, and never divided by the targets")]
+        due = "what it should be:"
 
-    def roughly(self, factor: float, k: int, n: float) -> str:
-        """Say what a factor may be that none of the usual ones is."""
+        def near(value: float) -> bool:
+            return abs(factor / value - 1) <= self.tolerance
+
+        found = [f"{name} = {value:g} times {due} {words}" for value, name, words in usual if near(value)]
+        counts = [what for what, count in self.counts.items() if what != "targets" and count.any()]
+        by = [self.versus(what) for what in counts if near(n / self.total(what))]
+        found += [f"{factor:.4g} of {due} divided by {words}" for words in by]
+        if found:
+            return "; or ".join(found)
         power = round(math.log2(abs(factor)))
-        if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
-            return f"2^{power} = {2**power} times what it should be: as if the loss were scaled (GradScaler)"
-        if abs(factor / 2 - 1) <= self.tolerance:
-            words = "as if every micro-batch were counted twice, or summed over two ranks"
-            return f"{factor:.4g} times what it should be: {words}"
+        if power >= 8 and near(2.0**power):
+            return f"2^{power} = {2**power} times {due} as if the loss were scaled (GradScaler)"
+        if near(2):
+            return f"{factor:.4g} times {due} as if every micro-batch were counted twice, or summed over two ranks"
         full = round(k / factor) if factor > k / 1000 else 0
-        if full > k and abs(k / factor / full - 1) <= self.tolerance:
-            return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
+        if full > k and near(k / full):
+            return f"{factor:.4g} of {due} divided by {full}, for a window of {k}"
         counted = round(n / factor) if self.counts and factor > 0 else 0
         if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
-            return f"{factor:.4g} of what it should be: as if divided by {counted} where {n:g} targets count"
+            return f"{factor:.4g} of {due} as if divided by {counted} where {n:g} targets count"
         hint = "" if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
         size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
-        return f"{size} times what it should be, no usual factor ({norms}){hint}"
+        return f"{size} times {due[:-1]}, no usual factor ({norms}){hint}"
 
     def penalised(self) -> _Verdict | None:
         """Whether all that is too much is proportional to the parameters, or to their signs."""
@@ -636,8 +612,6 @@ class _Evidence:
         cause = f"the micro-batches have the weights {_differing(found, ' where ', due)} is due"
         hint = "" if self.means or self.counts else "; targets= would say more"
         return _wrong(cause + hint, SUM_ONCE)
-
-    # ------------------------------------------------ words
 
     def names(self, which: Tensor) -> str:
         """Name the micro-batches of a mask by their numbers."""
@@ -830,11 +804,10 @@ def gradient_of(
             "step: expected forward and backward passes only, but it changed the parameters; the optimiser's "
             "step does not belong in it"
         )
-    pieces = []
-    for parameter in parameters:
-        pieces.append(_flat(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad))
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    gradient = torch.cat([_flat(each) for each in gradients])
     _put_back(values)  # buffers: each run starts from the same
-    return torch.cat(pieces)
+    return gradient
 
 
 def exchange(value: Any, group: Any, ranks: int) -> list[Any]:

@@ -98,7 +98,7 @@ def _hugging_face(
     # Neither a loss scale nor an optimizer that moves parameters when training begins.
     stack.enter_context(_kept(accelerator, scaler=None))
     stack.enter_context(_kept(trainer, optimizer=None))
-    everyone, mine, whole = _hugging_face_window(trainer, batches, stack)
+    everyone, whole = _hugging_face_window(trainer, batches, stack)
     parts = [batch for theirs in everyone for batch in theirs]
     model = trainer.model_wrapped
     _evaluate(model, stack)
@@ -120,7 +120,7 @@ def _hugging_face(
             loss = trainer.compute_loss(model, trainer._prepare_inputs(seen(batch)))
         loss.mean().backward()
 
-    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(mine[0]) >= 0 else None
+    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(parts[0]) >= 0 else None
     also = {}
     if writes:  # causal, all of them: the Trainer counts after the shift
         given = [_labels({"labels": batch["labels"][:, 1:]}) for batch in parts]
@@ -134,8 +134,8 @@ def _hugging_face(
 
 def _hugging_face_window(
     trainer: Any, batches: Iterable[Any] | None, stack: ExitStack
-) -> tuple[list[list[Any]], list[Any], Any]:
-    """Return the micro-batches of all ranks, this rank's, and the same examples in one batch."""
+) -> tuple[list[list[Any]], Any]:
+    """Return the micro-batches of all ranks, and the same examples in one batch."""
     collate, read = trainer.data_collator, list[list[Any]]()  # the examples of each micro-batch
 
     def remember(examples: list[Any]) -> Any:
@@ -159,7 +159,7 @@ def _hugging_face_window(
         whole = collate([copy.deepcopy(row) for _, rows in everyone for some in rows for row in some])
     if whole is None or _rows(whole) != sum(map(_rows, parts)):  # an example may be a batch already
         whole = _joined(parts)
-    return [theirs for theirs, _ in everyone], mine, whole
+    return [theirs for theirs, _ in everyone], whole
 
 
 def _on_policy(trainer: Any, model: nn.Module) -> Callable[[Any], Any]:
