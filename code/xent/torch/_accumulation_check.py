@@ -325,7 +325,7 @@ class _Evidence:
         dropout = self.modules(lambda m: isinstance(m, kind) and m.training and m.p > 0)
         source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
         cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} "
-        if _angle(again, self.whole) <= self.tolerance:
+        if not dropout and _angle(again, self.whole) <= self.tolerance:
             return _wrong(
                 cause + "in size alone, as where a count outlives the step", "count anew in every step"
             )
