@@ -252,7 +252,8 @@ def visits(q: Tensor, *stops: int) -> Tensor:
     goes_on = q.clone()
     goes_on[:, [OWN, *stops]] = 0.0
     one = torch.eye(len(q), dtype=q.dtype)
-    return torch.linalg.solve(one - goes_on, one - torch.linalg.matrix_power(goes_on, LIMIT))[-1]
+    total: Tensor = torch.linalg.solve(one - goes_on, one - torch.linalg.matrix_power(goes_on, LIMIT))
+    return total[-1]
 
 
 @cache
