@@ -584,8 +584,8 @@ def test_on_policy_and_sharpness() -> None:
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
     "After nine times the steps on-policy leads by about a twentieth of a nat ... what helps is more text.",
-    "in as many steps, on-policy training did no better ... had three quarters.",
-    "distributions along four stored ones ... and still improved.",
+    "in as many steps, on-policy training did no better ... had about three quarters.",
+    "distributions along four stored ones ... within the last twentieth of the steps.",
 )
 def test_with_more_steps() -> None:
     """Three times as many in two seeds, nine times in eight, four texts in four others; and what the last looks say."""
