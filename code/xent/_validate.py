@@ -52,6 +52,15 @@ def sum_tolerance(dtype: Any, classes: int) -> float:
     return max(SUM_TOLERANCE[name], ROUNDING_OF_A_SUM * math.sqrt(classes))
 
 
+# What a setting of one number has to be: in words, its range, and which of the range's ends belong to it.
+SETTINGS: dict[str, tuple[str, float, float, str]] = {
+    **dict.fromkeys(("gamma", "z_loss", "denominator"), ("a finite number >= 0", 0.0, math.inf, "low")),
+    **dict.fromkeys(("temperature", "softcap"), ("a finite number > 0", 0.0, math.inf, "")),
+    **dict.fromkeys(("label_smoothing", "alpha"), ("a number in [0, 1]", 0.0, 1.0, "low high")),
+    "beta": ("a number in (0, 1)", 0.0, 1.0, ""),
+    "eps": ("a number in [0, 1/2)", 0.0, 0.5, "low"),
+    "q": ("a probability in [0, 1]", 0.0, 1.0, "low high"),
+}
 # What is asked for by a count: beyond it, memory ends before the array does.
 MOST = 10**9
 # Items that share a divisor. Beyond it the bias, about one in a batch, is below the rounding of the result.
@@ -319,7 +328,12 @@ def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
     return result
 
 
-def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
+def setting(value: Any, name: str) -> float:
+    """Return a setting that has the same range wherever it is one."""
+    return number(value, name, *SETTINGS[name])
+
+
+def number(value: Any, name: str, expected: str, low: float, high: float, closed: str = "") -> float:
     """Return `value` as a finite float inside (low, high); `closed` names the ends that belong to it."""
     try:
         result = float(_converted(float, value, name, expected))
@@ -393,7 +407,7 @@ def reduction_arguments(reduction: Any, denominator: Any) -> Settings:
         raise ValueError(
             f"denominator: only the mean has one, got denominator={shown(denominator)} with {reduction=}"
         )
-    return "mean", number(denominator, "denominator", "a finite number >= 0", 0.0, math.inf, closed="low")
+    return "mean", setting(denominator, "denominator")
 
 
 def unit(base: Any) -> float:
@@ -404,11 +418,6 @@ def unit(base: Any) -> float:
     if value == 1:
         raise ValueError(f"base: expected a number > 0 that is not 1, got {value!r}")
     return math.log(value)
-
-
-def smoothing_mass(value: Any) -> float:
-    """Return `label_smoothing`, the mass that is spread over all classes."""
-    return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
 
 
 def held(value: float, dtype: Any) -> float:

@@ -8,6 +8,7 @@ target (a picked probability, a single logit) needs no walk: `reduce_each` and `
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -146,33 +147,42 @@ class Reducer:
 # ---------------------------------------------------------------------------------------------- targets
 
 
-def labels_and_weights(
+def labelled(
+    given: ArrayLike,
+    name: str,
     targets: ArrayLike,
-    like: Floats,
     axis: int,
     ignore_index: int | None,
     weight: ArrayLike | None,
     sample_weight: ArrayLike | None,
-) -> tuple[NDArray[np.intp], Weights]:
-    """Return class indices, and what each target weighs (None: one); `like` is the input."""
-    labels, counts = check.class_indices(targets, "targets", like, axis, ignore_index)
-    by_class = check.class_weights(weight, like.shape[axis])
+) -> tuple[Floats, int, NDArray[np.intp], Weights]:
+    """Return the input, classes last, where they were, class indices, and what each target weighs (None: one)."""
+    array, axis = check.logits_array(given, name, axis)
+    labels, counts = check.class_indices(targets, "targets", array, axis, ignore_index)
+    by_class = check.class_weights(weight, array.shape[axis])
     each = check.sample_weights(sample_weight, labels.shape)
+    moved = np.moveaxis(array, axis, -1)
     if by_class is None and each is None:
-        return labels, counts
+        return moved, axis, labels, counts
     w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
     with np.errstate(over="ignore", under="ignore"):
         if each is not None:
             w *= each
     if counts is not None:
         w[~counts] = 0
-    return labels, w
+    return moved, axis, labels, w
 
 
-def distributions_and_weights(
-    target_probs: ArrayLike, z: Floats, axis: int, weight: ArrayLike | None, sample_weight: ArrayLike | None
-) -> tuple[Floats, Weights, Weights, Floats | None]:
-    """Return distributions, classes last, the classes' weights, the rows', and what a row adds to the divisor."""
+def distributed(
+    logits: ArrayLike,
+    target_probs: ArrayLike,
+    axis: int,
+    weight: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    label_smoothing: float,
+) -> tuple[Floats, int, Callable[[Index], Floats], Weights, dict[str, Any]]:
+    """Return logits, classes last, where they were, each class's mass in the rows of a block, and what else reduces."""
+    z, axis = check.logits_array(logits, "logits", axis)
     target = check.real_array(target_probs, "target_probs")
     hint = "; for class indices use cross_entropy" if target.ndim + 1 == z.ndim else ""
     check.same_shape(target, "target_probs", z.shape, "logits", hint)
@@ -180,26 +190,39 @@ def distributions_and_weights(
     target = np.moveaxis(target, axis, -1)
     by_class = check.class_weights(weight, target.shape[-1])
     each = check.sample_weights(sample_weight, target.shape[:-1])
-    if by_class is None:
-        return target, None, each, None
-    of_row = target @ by_class
-    # A row whose classes have no weight does not count.
-    each = np.where(of_row > 0, 1.0 if each is None else each, 0.0)
-    with np.errstate(over="ignore"):
-        return target, by_class, each, each * of_row
+    dtype, mass = np.result_type(z, target, np.float32), None
+    if by_class is not None:
+        of_row = target @ by_class
+        # A row whose classes have no weight does not count.
+        each = np.where(of_row > 0, 1.0 if each is None else each, 0.0)
+        with np.errstate(over="ignore"):
+            mass = each * of_row
+    smoothing = check.held(check.setting(label_smoothing, "label_smoothing"), dtype)
+
+    def masses(index: Index) -> Floats:
+        t = target[index].reshape(-1, target.shape[-1])
+        t = t.astype(dtype) if by_class is None else t * by_class
+        return (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(1, keepdims=True) if smoothing else t
+
+    return np.moveaxis(z, axis, -1), axis, masses, each, {"dtype": dtype, "mass": mass}
 
 
 def binary_targets(
-    logits: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None, label_smoothing: float
+    logits: ArrayLike,
+    targets: ArrayLike,
+    sample_weight: ArrayLike | None,
+    pos_weight: ArrayLike | None,
+    label_smoothing: float,
 ) -> tuple[Floats, Floats, Floats, Floats | None]:
     """Return logits, the masses of 1 and of 0, and weights of a binary loss; logits that do not count are zero."""
     z = check.real_array(logits, "logits")
     y = check.real_array(targets, "targets", bools=True)
     check.same_shape(y, "targets", z.shape, "logits", check.of_rows(y, z, "cross_entropy"))
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(z, y)).astype(np.float64)
-    smoothing = check.held(check.smoothing_mass(label_smoothing), z.dtype)
+    smoothing = check.held(check.setting(label_smoothing, "label_smoothing"), z.dtype)
     # Each by itself: 1 less the mass of 1 would cancel under a small smoothing.
     y, n = ((1 - smoothing) * side + smoothing / 2 for side in (y, 1 - y))
+    y = y if pos_weight is None else check.positive_weight(pos_weight, z.shape) * y
     w = check.sample_weights(sample_weight, z.shape)
     if w is not None:
         z = np.where(w > 0, z, z.dtype.type(0))

@@ -124,11 +124,9 @@ def distillation_loss(
     >>> [float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]], temperature=T)) for T in (1.0, 1e9)]
     [0.327813..., 0.5]
     """
-    z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared = divergence_settings(temperature, scale, direction)
-    beta = beta_share(beta)
+    z, v, axis, w = _pair(student_logits, teacher_logits, axis, sample_weight)
+    temperature, squared, beta = divergence_settings(temperature, scale, direction, beta)
     settings = check.reduction_arguments(reduction, denominator)
-    w = check.sample_weights(sample_weight, z.shape[:-1])
     factor = temperature if squared else 1.0
 
     def losses(block: Block, index: Index) -> Floats:
@@ -175,10 +173,8 @@ def distillation_gradient(
     >>> distillation_gradient([[0.0, 0.0]], [[1.0, 0.0]], temperature=1e6)
     array([[-0.25,  0.25]])
     """
-    z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared = divergence_settings(temperature, scale, direction)
-    beta = beta_share(beta)
-    w = check.sample_weights(sample_weight, z.shape[:-1])
+    z, v, axis, w = _pair(student_logits, teacher_logits, axis, sample_weight)
+    temperature, squared, beta = divergence_settings(temperature, scale, direction, beta)
     settings = check.reduction_arguments(reduction, denominator)
     factor = temperature if squared else 1 / temperature
 
@@ -424,11 +420,6 @@ def check_top_k(ordered: Any, mass: Any, dtype: Any, refuse_where: Any = check.r
     refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
 
 
-def above_zero(value: Any, name: str) -> float:
-    """Return a temperature."""
-    return check.number(value, name, "a finite number > 0", 0.0, math.inf)
-
-
 def choices_of_rows(array: Any, name: str, rows: tuple[int, ...], axis: int, *, integers: bool) -> None:
     """Refuse what is not some class indices along `axis` for each row; arrays and tensors alike."""
     if not integers:
@@ -450,23 +441,23 @@ def padding(teacher: Any, student: Any, axis: int) -> str:
     return "; if both have the same tokens and the rest is padding, slice the longer" if alike else ""
 
 
-def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
+def _pair(
+    student: ArrayLike, teacher: ArrayLike, axis: int, sample_weight: ArrayLike | None
+) -> tuple[Floats, Floats, int, Floats | None]:
+    """Return both logits, classes last, where these were, and the rows' weights."""
     z, axis = check.logits_array(student, "student_logits", axis)
     v = check.real_array(teacher, "teacher_logits")
     check.same_shape(v, "teacher_logits", z.shape, "student_logits", padding(v, z, axis))
-    return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
+    z, v = np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1)
+    return z, v, axis, check.sample_weights(sample_weight, z.shape[:-1])
 
 
-def divergence_settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
-    """Return T and whether T^2 multiplies."""
-    temperature = above_zero(temperature, "temperature")
+def divergence_settings(temperature: Any, scale: Any, direction: Any, beta: Any) -> tuple[float, bool, float]:
+    """Return T, whether T^2 multiplies, and the teacher's share of a mixture."""
+    temperature = check.setting(temperature, "temperature")
     check.choice(scale, "scale", SCALES)
     check.choice(direction, "direction", DIRECTIONS)
-    return temperature, scale == "t_squared"
-
-
-def beta_share(value: Any) -> float:
-    return check.number(value, "beta", "a number in (0, 1)", 0.0, 1.0)
+    return temperature, scale == "t_squared", check.setting(beta, "beta")
 
 
 def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:

@@ -24,13 +24,7 @@ from numpy.typing import ArrayLike
 from . import _validate as check
 from ._blocks import Block, Index, Terms
 from ._validate import Floats, Reduction, Values
-from ._walk import (
-    binary_targets,
-    differentiate_each,
-    differentiate_rows,
-    distributions_and_weights,
-    labels_and_weights,
-)
+from ._walk import binary_targets, differentiate_each, differentiate_rows, distributed, labelled
 from .numerics import sigmoid
 
 __all__ = ["binary_cross_entropy_gradient", "cross_entropy_gradient", "soft_cross_entropy_gradient"]
@@ -63,11 +57,9 @@ def cross_entropy_gradient(
     >>> cross_entropy_gradient([[40.0, 0.0]], [0])
     array([[-4.24835426e-18,  4.24835426e-18]])
     """
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
-    smoothing = check.smoothing_mass(label_smoothing)
-    spread = smoothing / moved.shape[-1]
+    z, axis, labels, w = labelled(logits, "logits", targets, axis, ignore_index, weight, sample_weight)
+    smoothing = check.setting(label_smoothing, "label_smoothing")
+    spread = smoothing / z.shape[-1]
 
     def rows(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -81,7 +73,7 @@ def cross_entropy_gradient(
         )
         return block.work
 
-    return differentiate_rows(rows, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
+    return differentiate_rows(rows, axis, w, check.reduction_arguments(reduction, denominator), logits=z)
 
 
 def soft_cross_entropy_gradient(
@@ -108,19 +100,12 @@ def soft_cross_entropy_gradient(
     >>> soft_cross_entropy_gradient([[1000.0, 0.0]], [[0.75, 0.25]])
     array([[ 0.25, -0.25]])
     """
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
-    dtype = np.result_type(logits, target, np.float32)
-    smoothing = check.smoothing_mass(label_smoothing)
+    logits, axis, masses, w, more = distributed(
+        logits, target_probs, axis, weight, sample_weight, label_smoothing
+    )
 
     def rows(block: Block, index: Index) -> Floats:
-        t: Floats = target[index].reshape(block.rows.shape).astype(dtype)
-        if by_class is not None:
-            t *= by_class
-        if smoothing:
-            t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
-        highest = block.argmax()
+        t, highest = masses(index), block.argmax()
         at = block.each, highest
         block.shift()
         total, rest = _normalise(block, block.exponentiate_without(highest))
@@ -129,13 +114,13 @@ def soft_cross_entropy_gradient(
         t[at] = 0
         remaining = t.sum(axis=1)
         all_of_it = remaining + own
-        difference: Floats = np.multiply(block.work, all_of_it[:, None], dtype=dtype)
+        difference: Floats = np.multiply(block.work, all_of_it[:, None], dtype=t.dtype)
         difference -= t
         difference[at] = _difference(all_of_it / total, all_of_it * rest, own, remaining)
         return difference
 
     settings = check.reduction_arguments(reduction, denominator)
-    return differentiate_rows(rows, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
+    return differentiate_rows(rows, axis, w, settings, logits=logits, **more)
 
 
 def binary_cross_entropy_gradient(
@@ -161,11 +146,10 @@ def binary_cross_entropy_gradient(
     >>> binary_cross_entropy_gradient([40.0, -1000.0], [1, 1], reduction="sum")
     array([-4.24835426e-18, -1.00000000e+00])
     """
-    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, pos_weight, label_smoothing)
     with np.errstate(all="ignore"):
         # sigma(-z) is 1 - sigma(z) without the subtraction.
-        slopes = n * sigmoid(z) - c * y * sigmoid(-z)
+        slopes = n * sigmoid(z) - y * sigmoid(-z)
     return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 

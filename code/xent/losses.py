@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _validate as check
 from ._blocks import Block, Index, without_nan
 from ._validate import BINARY_LOGITS, PREDICTIONS_FIRST, Each, Floats, Number, Reduction, Total, Values
-from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
+from ._walk import binary_targets, distributed, labelled, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp
 
 __all__ = [
@@ -143,10 +143,8 @@ def cross_entropy(
     >>> float(cross_entropy(logits, [0, 1])), float(sum(parts))
     (0.288725..., 0.288725...)
     """
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
-    smoothing = check.held(check.smoothing_mass(label_smoothing), logits.dtype)
+    z, axis, labels, w = labelled(logits, "logits", targets, axis, ignore_index, weight, sample_weight)
+    smoothing = check.held(check.setting(label_smoothing, "label_smoothing"), z.dtype)
 
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -160,7 +158,7 @@ def cross_entropy(
             losses += (1 - smoothing) * terms.gap
         return losses
 
-    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=z)
 
 
 @overload
@@ -215,28 +213,20 @@ def soft_cross_entropy(
     >>> float(soft_cross_entropy([[2.0, 1.0, 0.0]], [[0.5, 0.5, 0.0]]))
     0.907605...
     """
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
-    dtype = np.result_type(logits, target, np.float32)
-    smoothing = check.held(check.smoothing_mass(label_smoothing), dtype)
+    logits, axis, masses, w, more = distributed(
+        logits, target_probs, axis, weight, sample_weight, label_smoothing
+    )
 
     def loss(block: Block, index: Index) -> Floats:
-        t: Floats = target[index].reshape(block.rows.shape)
-        if by_class is not None:
-            t = t * by_class
-        if smoothing:
-            t = t.astype(np.promote_types(t.dtype, dtype), copy=False)
-            t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
-        highest = block.argmax()
+        t, highest = masses(index), block.argmax()
         block.shift()
         # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
-        gaps = np.multiply(t, block.work, out=np.zeros(t.shape, dtype), where=t > 0)
+        gaps = np.multiply(t, block.work, out=np.zeros_like(t), where=t > 0)
         log_of_sum = block.exponentiate_without(highest).log_of_sum()
         return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
 
     settings = check.reduction_arguments(reduction, denominator)
-    return reduce_rows(loss, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
+    return reduce_rows(loss, axis, w, settings, logits=logits, **more)
 
 
 @overload
@@ -294,10 +284,9 @@ def binary_cross_entropy(
     >>> binary_cross_entropy([40.0, -1000.0], [1, 1], reduction="none")
     array([4.24835426e-18, 1.00000000e+03])
     """
-    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, pos_weight, label_smoothing)
     with np.errstate(all="ignore"):
-        losses = _times(c * y, -log_sigmoid(z)) + _times(n, -log_sigmoid(-z))
+        losses = _times(y, -log_sigmoid(z)) + _times(n, -log_sigmoid(-z))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -346,11 +335,9 @@ def focal_loss(
     >>> float(focal_loss([[0.0, 0.0]], [0]))  # log(2) / 4
     0.173286...
     """
-    gamma = exponent(gamma)
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    factor = check.class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
+    gamma = check.setting(gamma, "gamma")
+    z, axis, labels, w = labelled(logits, "logits", targets, axis, ignore_index, None, sample_weight)
+    factor = check.class_weights(alpha, z.shape[-1], "alpha")
 
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -358,7 +345,7 @@ def focal_loss(
         losses *= (-np.expm1(-losses)) ** np.float64(gamma)  # 1 - p, with the digits that p has lost
         return losses if factor is None else _times(factor[own], losses)
 
-    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=z)
 
 
 @overload
@@ -396,16 +383,18 @@ def nll(
     >>> float(nll(log_softmax([[2.0, 1.0, 0.0]]), [0]))
     0.407605...
     """
-    array, axis = check.logits_array(log_probs, "log_probs", axis)
     # Targets first: that arguments have changed places says more than that labels are no distribution.
-    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+    moved, axis, labels, w = labelled(
+        log_probs, "log_probs", targets, axis, ignore_index, weight, sample_weight
+    )
+    array = np.moveaxis(moved, -1, axis)
     tolerance = check.sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
     # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
         check.no_logarithms(wrong, excess, array, axis, tolerance)
-    return reduce_each(-_picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(-_picked(moved, labels), w, check.reduction_arguments(reduction, denominator))
 
 
 @overload
@@ -447,13 +436,12 @@ def log_loss(
     >>> float(log_loss([[0.25, 0.75], [0.5, 0.5]], [0, 1]))
     1.039720...
     """
-    array, axis = check.logits_array(probs, "probs", axis)
-    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
-
-    given = check.probabilities(array, "probs", axis, hint=lambda: check.of_probs(array, axis))
-    p = _picked(given, axis, labels)
+    moved, axis, labels, w = labelled(probs, "probs", targets, axis, ignore_index, weight, sample_weight)
+    array = np.moveaxis(moved, -1, axis)
+    check.probabilities(array, "probs", axis, hint=lambda: check.of_probs(array, axis))
+    p = _picked(moved, labels)
     with np.errstate(all="ignore"):
-        losses = _within(-np.log(p), check.held(clip(eps), p.dtype))
+        losses = _within(-np.log(p), check.held(check.setting(eps, "eps"), p.dtype))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -505,20 +493,10 @@ def binary_log_loss(
     p = check.probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
     w = check.sample_weights(sample_weight, p.shape)
     p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
-    eps = check.held(clip(eps), p.dtype)
+    eps = check.held(check.setting(eps, "eps"), p.dtype)
     with np.errstate(all="ignore"):
         losses = _times(y, _within(-np.log(p), eps)) + _times(1 - y, _within(-np.log1p(-p), eps))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
-
-
-def exponent(value: float) -> float:
-    """Return `gamma`, the exponent of a focal loss."""
-    return check.number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-
-
-def clip(eps: float) -> float:
-    """Return `eps`, where probabilities are clipped."""
-    return check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
 
 def _within(losses: Floats, eps: float) -> Floats:
@@ -526,9 +504,8 @@ def _within(losses: Floats, eps: float) -> Floats:
     return np.clip(losses, -math.log1p(-eps), -math.log(eps)) if eps else losses
 
 
-def _picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
-    """Take each target's entry of `array` along `axis`, in float32 at least."""
-    moved = np.moveaxis(array, axis, -1)
+def _picked(moved: Floats, labels: NDArray[np.intp]) -> Floats:
+    """Take each target's entry along the last axis, in float32 at least."""
     own: Floats = np.take_along_axis(moved, labels[..., None], -1)[..., 0]
     return own.astype(np.promote_types(own.dtype, np.float32), copy=False)
 

@@ -24,7 +24,6 @@ from scipy.special import xlogy
 from . import _validate as check
 from ._validate import Floats, Indices, Values
 from .denominators import in_units, inverses, population, sharing
-from .losses import exponent
 
 __all__ = [
     "brier_score", "clipped_log_score", "focal_loss", "invert_focal", "invert_smoothing",
@@ -192,7 +191,7 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> V
     >>> elicited(focal_loss, [0.8, 0.2]).round(4)
     array([0.6266, 0.3734])
     """
-    gamma = exponent(gamma)
+    gamma = check.setting(gamma, "gamma")
     q, own, _ = _report(probs, targets)
     # A row may sum to one within a tolerance, and 1 - q_y be negative by as much.
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
@@ -214,7 +213,7 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
     >>> elicited(partial(smoothed_log_score, label_smoothing=0.1), [0.7, 0.3, 0.0]).round(4)
     array([0.6633, 0.3033, 0.0333])
     """
-    eps = check.smoothing_mass(label_smoothing)
+    eps = check.setting(label_smoothing, "label_smoothing")
     q, own, _ = _report(probs, targets)
     # 0 * inf = 0: what has no weight costs nothing.
     cost = np.zeros(own.shape)
@@ -263,7 +262,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Floats:
     >>> invert_focal(elicited(focal_loss, [0.8, 0.2])).round(6)
     array([0.8, 0.2])
     """
-    gamma = exponent(gamma)
+    gamma = check.setting(gamma, "gamma")
     given = check.probabilities(probs, "probs", -1)
     q = np.minimum(given.astype(np.float64), 1.0)
     rest = 1 - q

@@ -7,7 +7,6 @@ any distribution of lengths, `xent.denominators` computes.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,7 +76,7 @@ class GeometricSource:
     @np.errstate(all="ignore")
     def kl(self, q: float) -> float:
         r"""Divergence KL(P||Q_q) per sequence, :math:`\mathrm{kl}(\beta \| q) / \beta`, in nats."""
-        q = _probability(q, "q")
+        q = _validate.setting(q, "q")
         p = np.array([self.stop, 1.0 - self.stop])
         return float(excess(p, np.array([q, 1.0 - q])).sum()) / self.stop
 
@@ -102,7 +101,7 @@ class GeometricSource:
     @np.errstate(all="ignore")
     def _loss(self, q: float, share: float) -> float:
         """Return -share log q - (1 - share) log((1 - q)/m), with 0 log 0 = 0."""
-        q = _probability(q, "q")
+        q = _validate.setting(q, "q")
         letters = math.log(self.letters)
         # An impossible token that the data do not hold costs nothing; one that they hold costs inf.
         end = -math.log(q) * share if q > 0 else math.inf
@@ -141,7 +140,10 @@ class MarkovSource:
 
     @np.errstate(all="ignore")
     def __init__(self, initial: ArrayLike, transition: ArrayLike) -> None:
-        self.initial = _vector(_validate.probabilities(initial, "initial", -1), "initial")
+        first = _validate.probabilities(initial, "initial", -1)
+        if first.ndim != 1:
+            raise ValueError(f"initial: expected one dimension, got shape {first.shape}")
+        self.initial = first.astype(np.float64)
         letters = self.initial.size - 1
         if letters < 1:
             raise ValueError(f"initial: expected K + 1 >= 2 tokens, <eos> last, got {self.initial.size}")
@@ -222,13 +224,3 @@ class MarkovSource:
                 "transition: expected every sequence to end, got rows under which the expected number of "
                 f"letters is {visits.sum():g}"
             )
-
-
-def _vector(array: _validate.Floats, name: str) -> Array:
-    if array.ndim != 1:
-        raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
-    return array.astype(np.float64)
-
-
-def _probability(value: Any, name: str) -> float:
-    return _validate.number(value, name, "a probability in [0, 1]", 0.0, 1.0, closed="low high")

@@ -18,8 +18,9 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            fresh texts: from the student of labels, and KL along texts that the teacher writes as training goes on,
            for the prompts that on-policy asks of its student at the same steps: the control of on-policy's supply.
            It was added, for the longest runs alone, when on-policy forward had led "from labels" there in two seeds
-           four texts: "from labels" along four texts of the teacher's for each training meaning: how much of what
-           fresh texts gain needs no more than that. For the longest runs alone, too, added last
+           from labels x4: the same along four texts of the teacher's for each training meaning: how much of what fresh
+           texts gain needs no more than four (nine times the steps read each of one text 28 times, of four 7 times, a
+           fresh one once). For the longest runs alone, too, added last
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -40,32 +41,31 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
            there. Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of
            what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
-           rate and choose the others again; reverse keeps all. With nine times the steps all but JSD and reverse choose
-           dropout again, by runs of that length, and keep it with 27 times. "From labels", on-policy forward and
-           fresh texts chose none, as before.
+           rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
+           nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
+           of that length: none, as before. "From labels x4" has what "from labels" has.
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
            whoever starts from the student of labels, after 320 more. On-policy students write at temperature 1, for
-           eight steps at a time. Whether training had ended is tried with three times the steps, with nine, and, for
-           four arms of two seeds, with 27.
+           eight steps at a time. Whether training had ended is tried with three times the steps, and with nine for
+           all that start from the student of labels; there no run stops early.
 Measured   on 400 test meanings: nats a word of people's answers; `gap`, these less the mean entropy of the
            predictions; `ends`, how many ends are expected in an answer, which has one; of four texts for each of 200
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      eight, each with its own teacher, labelled meanings and initial values, alike for all arms; one after the
-           other; with three times the steps two. The teachers of seeds 0 to 4 were trained again for the longer runs,
-           on another processor, and differ in their digits from those of the others. Foretold when those of labels,
-           distributions and texts x4 and one of JSD had been run with three times the steps: with nine times, "from
-           labels" and on-policy forward stay within 0.05 nats of each other; JSD loses half of its third of a nat to
-           "from labels", reverse a third of its two fifths; no other arm gains 0.05. In two seeds the first held,
-           just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05. The other six seeds and
-           "fresh texts" followed, with forecasts of their own: on-policy leads because text never repeats. The arms
-           that do not start from the student of labels had three times the steps at most, "four texts" and 27 times
-           were untried, when the last forecasts were written: four texts gain most of what fresh ones do; with nine
-           times the steps texts x4 have come nearer to distributions and labels for everything have passed both; with
-           27, one text a prompt gains nothing more, and fresh texts and on-policy forward still some hundredths.
+Seeds      eight, and four for the last runs, each with its own teacher, labelled meanings and initial values, alike for
+           all arms; one after the other; with three times the steps two. The teachers of seeds 0 to 4 were trained
+           again for the longer runs, on another processor, and differ in their digits from those of the others.
+           Foretold when those of labels, distributions and texts x4 and one of JSD had been run with three times the
+           steps: with nine times, "from labels" and on-policy forward stay within 0.05 nats of each other; JSD loses
+           half of its third of a nat to "from labels", reverse a third of its two fifths; no other arm gains 0.05. In
+           two seeds the first held, just; JSD lost a quarter, reverse hardly any, and on-policy forward gained 0.05.
+           The other six seeds and "fresh texts" followed, with forecasts of their own: on-policy leads because text
+           never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
+           11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
+           these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels".
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -138,27 +138,26 @@ ARMS = {
     "from labels": Arm("one", "forward", warm=True, steps=320),
     "labels + validation": Arm(validation=True),
     "fresh texts": Arm("fresh", "forward", warm=True, steps=320),
-    "four texts": Arm("four", "forward", warm=True, steps=320),
+    "from labels x4": Arm("four", "forward", warm=True, steps=320),
 }
+TUNED_AS = {"labels + validation": "labels", "from labels x4": "from labels"}
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
-CELLS += [(name, FEW) for name in list(ARMS)[4:-2]]  # all but fresh texts and four texts
+CELLS += [(name, FEW) for name in list(ARMS)[4:-2]]  # all but those of the longest runs alone
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
     (name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")
 ]
-SUPPLIES = [(name, FEW) for name in ("from labels", "on-policy forward", "fresh texts", "four texts")]
-AT_ONCE = [("distributions", FEW), ("texts x4", FEW), ("texts", FEW), ("labels", ALL), ("labels", PART)]
-LONGER = [  # by how many times, for how many of the seeds, and which cells
-    (3, 2, [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW), *FROM_LABELS]),
-    (9, 8, [*FROM_LABELS, ("fresh texts", FEW), ("four texts", FEW)]),
-    (9, 8, AT_ONCE[:2]),
-    (9, 4, AT_ONCE[2:]),
-    (27, 2, SUPPLIES),
+RUNS = [  # how many times the steps, which seeds, and which cells
+    (1, range(8), CELLS),
+    (3, range(2), [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW)]),
+    (3, range(2), FROM_LABELS),
+    (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
+    (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
 ]
-LONG = 9  # times the steps, from which on dropout is that which runs of so many chose, in these cells
-CHOSEN_AGAIN = SUPPLIES + AT_ONCE
+LONG = 9  # times the steps, for which these choose dropout again
+CHOSEN_AGAIN = ("from labels", "on-policy forward", "fresh texts")
 
 
 class Job(NamedTuple):
@@ -439,12 +438,12 @@ class Runs:
 
     def tuned(self, name: str, share: float, times: float = 1) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        if ARMS[name].validation:
-            return self.tuned("labels", share)
+        if name in TUNED_AS:
+            return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
         arm, key = ARMS[name], (name, share, TUNING_SEED)
-        longer = times >= LONG and (name, share) in CHOSEN_AGAIN
+        longer = times == LONG and name in CHOSEN_AGAIN
         part = LONG if longer else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
         rows = [r for r in records(self.folder) if (r["arm"], r["share"], r["seed"]) == key]
         known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows if abs(r["part"] - part) < 0.01}
@@ -468,8 +467,7 @@ class Runs:
 
     def work(self, seeds: Sequence[int]) -> None:
         """Make what the folder lacks, seed by seed; then the longer runs."""
-        jobs = [(name, share, seed, 1) for seed in seeds for name, share in CELLS]
-        jobs += [(*cell, s, part) for part, n, cells in LONGER for s in seeds[:n] for cell in cells]
+        jobs = [(*cell, s, part) for part, of, cells in RUNS for s in of if s in seeds for cell in cells]
         for job in jobs:
             done = {(r["arm"], r["share"], r["seed"], r["part"]) for r in records(self.folder)}
             if job not in done:
@@ -507,10 +505,11 @@ def paired(
 ) -> dict[str, float]:
     """Return the mean over the seeds, of a difference if `minus` is given, and half of its 95 % interval."""
 
-    def by_seed(arm: str, share: float) -> dict[int, float]:
+    def by_seed(arm: str, share: float, part: float) -> dict[int, float]:
         return {r["seed"]: r[key] for r in runs if (r["arm"], r["share"], r["part"]) == (arm, share, part)}
 
-    values, other = by_seed(arm, share), by_seed(minus["arm"], minus["share"]) if minus else {}
+    values = by_seed(arm, share, part)
+    other = by_seed(minus["arm"], minus["share"], minus.get("part", part)) if minus else {}
     x = np.array([v - other.get(s, 0.0) for s, v in values.items() if not minus or s in other])
     half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / len(x) ** 0.5 if len(x) > 1 else math.nan
     return {"mean": float(x.mean()), "half": float(half), "seeds": len(x)}
@@ -556,7 +555,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 
 
 def main() -> None:
-    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=8)
+    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=12)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     given = parser.parse_args()
     data = load(given.data, 1)

@@ -61,6 +61,16 @@ def root_of_one(z: T, y: T) -> T:
     return ce(z, y) + torch.where(z[0, 0] > 0, 0 * z[0, 0], 0 * z[0, 0].sqrt()).nan_to_num()
 
 
+def infinite_when_wrong(z: T, y: T) -> T:
+    """An infinite loss of a sound gradient, as from a backward of one's own."""
+    return ce(z, y) + torch.where(ce(z, y).detach() > 100, math.inf, 0.0)
+
+
+def lost_in_half(z: T, y: T) -> T:
+    """The number that keeps a probability from zero is itself zero in float16."""
+    return -(z.half().softmax(1) + 1e-8).log().gather(1, y[:, None]).mean()
+
+
 def of_sigmoid(z: T, t: T) -> T:
     return F.binary_cross_entropy(z.sigmoid(), t)
 
@@ -176,14 +186,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "a_part_is_negative": [({"a": F.nll_loss(p, y)},)],
         "no_distributions": [
             *((p, t), (z + 1, t), (log_p, 1.2 * t), (log_p, 3 * t - 2 * p), (log_p.double(), 0.96 * t)),
-            (torch.cat([log_p, p]), torch.cat([t, t])),
+            *((torch.cat([log_p, p]), torch.cat([t, t])), (log_p.T + 1, t.T, 0)),
         ],
         "not_log_k": [(lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)],
         "reads_no_logits": [(sparse(), y.numpy(), right.float().numpy() * s + 20) for s in (1 / 60, 1 / 6)],
         "counts_each_output": [(1 - 1 / k, q, np.roll(q > q.max() / 2, 1, 1))] * (n > 9),
         "averages_means": [(*parts, float(each[0] + each[1:].mean()) / 2)] * (n > 2),
         "breaks_when_sure": [
-            *((f, y, k) for f in (naive, root_of_one)),
+            *((f, y, k) for f in (naive, root_of_one, infinite_when_wrong, lost_in_half)),
             *((f, b) for b in bits for f in (binary_naive, focal, half_focal)),
         ],
         "each_output_alone": [
@@ -248,7 +258,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "sign_flipped": [(f, y, k) for f in (ce, times(k), smooth)],
         "outside": [(t,), (p,), (t[:, :1],)],
         "a_part_is_negative": [({"a": ce(z, y), "b": 0 * ce(z, y)},)],
-        "no_distributions": [(log_p, t), (log_p, p), (log_p.float(), z.bfloat16().softmax(1))],
+        "no_distributions": [
+            *((log_p, t), (log_p, p), (log_p.T, t.T, 0)),
+            (log_p.float(), z.bfloat16().softmax(1)),
+        ],
         "not_log_k": [(ce, z, t), (ce, z, y)],
         "reads_no_logits": [(sparse(True), y.numpy(), z.float().numpy())],
         "counts_each_output": [(1.0, q, q)],
@@ -257,6 +270,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ],
         "breaks_when_sure": [
             *((f, y, k) for f in (ce, times(65536))),
+            (lambda z, y: ce(z.half(), y), y[:30], k),
             *((f, b) for b in bits for f in (bce, focal_of_logits)),
         ],
         "each_output_alone": [
@@ -363,6 +377,12 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
     for mask, leaks in ((causal, True), (causal | (document[:, None] != document), False)):
         attend = lambda ids, mask=mask: attention(*[embed(ids)] * 3, attn_mask=mask)[0]  # noqa: E731
         yield "reads_the_first_document", (attend, ids, 2), leaks
+
+    def by_ends(ids: T) -> T:  # a document goes to its end token, 8
+        number = (ids == 8).long().cumsum(1)[0] - (ids == 8).long()[0]
+        return attention(*[embed(ids)] * 3, attn_mask=causal | (number[:, None] != number))[0]
+
+    yield "reads_the_first_document", (by_ends, torch.tensor([[1, 2, 8, 4, 5, 8]]), 3), False
 
 
 @pytest.mark.filterwarnings("ignore:reduction")

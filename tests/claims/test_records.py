@@ -583,17 +583,20 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps on-policy leads by about a twentieth of a nat ... that never repeats.",
-    "in as many steps, on-policy training did no better ... no better than along fresh ones",
+    "After nine times the steps on-policy leads by about a twentieth of a nat ... what helps is more text.",
+    "in as many steps, on-policy training did no better ... had about three quarters.",
+    "distributions along four stored ones ... within the last twentieth of the steps.",
 )
 def test_with_more_steps() -> None:
-    """Three times as many in two seeds, nine times in eight; and what the last looks say."""
+    """Three times as many in two seeds, nine times in eight, four texts in four others; and what the last looks say."""
     cells = WARM, FORWARD, *SHARP
     ahead, alike = (less(cell, WARM, part=9) for cell in (FORWARD, FRESH))
     between(
         0.04, 0.06, ahead, alike, room=0.01, but_not={"in as many": less(FORWARD, WARM), "nobody": -ahead}
     )
     between(-0.5, 0.005, less(FORWARD, FRESH, part=9), room=0.01, but_not={"one text": ahead})
+    shares = [less(("from labels x4", FEW), WARM, part=9) / gain for gain in (alike.mean(), ahead.mean() / 2)]
+    between(0.7, 0.85, shares[0], room=0.1, but_not={"of half of it": shares[1]})
     between(-0.5, 0.01, *(less(cell, WARM) for cell in cells[1:]), room=0.04, but_not={"nine times": ahead})
     behind = [-less(cell, WARM, part=9) for cell in SHARP]
     between(0.25, 0.3, behind[0], room=0.05, but_not={"reverse": behind[1]})
@@ -604,7 +607,8 @@ def test_with_more_steps() -> None:
     assert all(0 < later.mean() <= early.mean() for early, later in zip(first, then, strict=True))
     of_all = record("restaurants/distillation")["settings"]["steps"]["from labels"] * 9
     best, last = ([*distilled(cell, "best_step", 9).values()] for cell in (WARM, SHARP[0]))
-    assert max(best) < 0.8 * of_all and min(last) > 0.95 * of_all
+    assert max(best) < 0.85 * of_all and min(last) > 0.95 * of_all
+    assert min(distilled(("from labels x4", FEW), "best_step", 9).values()) > 0.95 * of_all
 
     def unfinished(*cells: Cell) -> None:
         assert all(distilled(cell, "best_step") == distilled(cell, "steps_run") for cell in cells)

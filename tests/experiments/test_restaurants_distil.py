@@ -248,12 +248,8 @@ def test_what_is_measured(data: Data) -> None:
 
 @pytest.mark.slow
 def test_runs_are_made_once_and_kept(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        distil,
-        "CELLS",
-        [("teacher", 1.0)] + [(n, 0.05) for n in ("labels", "on-policy JSD", "labels + validation")],
-    )
-    monkeypatch.setattr(distil, "LONGER", {3: (1, [("labels", 0.05)])})
+    cells = [("teacher", 1.0)] + [(n, 0.05) for n in ("labels", "on-policy JSD", "labels + validation")]
+    monkeypatch.setattr(distil, "RUNS", [(1, range(2), cells), (3, range(1), [("labels", 0.05)])])
     Runs(data, tmp_path / "a").work(range(2))
     made = records(tmp_path / "a")
     Runs(data, tmp_path / "a").work(range(2))

@@ -273,15 +273,6 @@ def test_dtypes(side: str, name: str) -> None:
             same(found, loss(side, name, *wide, reduction="none"), 1e-15)
 
 
-def test_the_teacher_is_a_constant() -> None:
-    z, v = (tensor(x) for x in logits(8, (4, 5)))
-    top, at = torch.log_softmax(v, -1).topk(3)
-    for x in (z, v, top):
-        x.requires_grad_()
-    (xt.distillation_loss(z, v) + xt.top_k_loss(z, top, at)).backward()
-    assert z.grad is not None and v.grad is None and top.grad is None
-
-
 def test_the_memory_of_a_call_does_not_grow_with_its_rows() -> None:
     z = np.zeros((40_000, 100), np.float32)
     tracemalloc.start()

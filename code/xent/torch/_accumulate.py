@@ -178,7 +178,7 @@ class Windows(Generic[B]):
         ignore_index = integer(ignore_index, "ignore_index")
         self.constant: float | None = None  # what divides, where it is a number
         # Or how much a micro-batch adds to it; no local function, which would not pickle.
-        self.mass: Callable[[B], float] = _nothing
+        self.mass: Callable[[B], float] | None = None
         self.used_up = False
 
         expected = "'tokens', 'sequences', a number > 0 or a function"
@@ -212,12 +212,12 @@ class Windows(Generic[B]):
         last: list[B] = []  # what this rank would stand in with
         while True:
             window, counted = list[B](), list[float]()
-            seen: list[tuple[Tensor, int, bytes | None]] = []
+            seen: list[tuple[Tensor, tuple[int, bytes]]] = []
             for batch in islice(source, self.steps):
                 window.append(batch)
-                counted.append(self.mass(batch))
-                seen += [(t, _version(t), _sample(t)) for t in _tensors(batch)]
-            if any(_version(t) != version or _sample(t) != was for t, version, was in seen):
+                counted.append(self.mass(batch) if self.mass else 0.0)
+                seen += [(t, _contents(t)) for t in _tensors(batch)]
+            if any(_contents(t) != were for t, were in seen):
                 raise ValueError(
                     "batches: expected micro-batches with memory of their own, got a loader that writes each "
                     "into that of the last; clone what it yields"
@@ -274,16 +274,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _sample(tensor: Tensor) -> bytes | None:
-    """Return the bytes of some entries, which tell what others than PyTorch write into an array's memory."""
+def _contents(tensor: Tensor) -> tuple[int, bytes]:
+    """Return its version, and some entries, which tell what others than PyTorch write into an array's memory."""
+    version = 0 if tensor.is_inference() else tensor._version
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_nested:
-        return None
+        return version, b""
     entries = tensor.detach().reshape(-1)
-    return entries[:: 1 + len(entries) // 1024].clone().view(torch.uint8).numpy().tobytes()
+    return version, entries[:: 1 + len(entries) // 1024].clone().view(torch.uint8).numpy().tobytes()
 
 
 def moved(value: Any, device: Any, non_blocking: bool) -> Any:
@@ -331,7 +328,9 @@ def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Cal
 def _counted(pick: Callable[[Any], Any], ignore_index: int, batch: Any) -> Tensor:
     value = pick(batch)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return torch.tensor(_count(value))
+        if value < 0:
+            raise ValueError(f"targets: expected counts >= 0, got {value}")
+        return torch.tensor(value)
     # An integer tensor without dimensions may be one label or a number of them: it is not guessed which.
     dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
     if not isinstance(value, Tensor) or not (dtype is torch.bool or (shape and dtype in LABEL_DTYPES)):
@@ -353,17 +352,6 @@ def _mass(count: Callable[[Any], Tensor], denominator: str, batch: Any) -> float
     if denominator == "sequences" and counts.ndim > 1:
         counts = counts.flatten(1).any(1)
     return float(counts.sum())
-
-
-def _count(value: Any) -> int:
-    count = integer(value, "targets")
-    if count < 0:
-        raise ValueError(f"targets: expected counts >= 0, got {count}")
-    return count
-
-
-def _nothing(batch: Any) -> float:
-    return 0.0
 
 
 def _weight(denominator: Callable[[Any], Any], batch: Any) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -22,15 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from xent._validate import integer, number, shown
 
 from ._accumulate import counting, ranks_of
 
 B = TypeVar("B")
-Floats = NDArray[np.float64]
 
 SUM_ONCE = """\
 sum the losses, and divide once by what counts in the whole window:
@@ -38,6 +36,21 @@ sum the losses, and divide once by what counts in the whole window:
         for micro in window:
             (summed_loss(model, micro.batch) * micro.scale).backward()
 or, where a trainer hands out the count of the window (num_items_in_batch), divide the summed loss by that"""
+HALVES = {torch.bfloat16, torch.float16}  # a float64 model may have float32 logits: that is known
+UNSYNCHRONISED = "the ranks end with different gradients: no backward pass of the window synchronises"
+KEEP_THE_LAST = "leave no_sync() for the window's last backward pass (micro.is_last)"
+ADDED_UP = """\
+means are added up and never divided, as by a model that takes the trainer's count (num_items_in_batch) and drops it"""
+TWICE = "divided by K twice, as by the loop and by its trainer"
+W_MISSING = (
+    "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
+)
+W_TOO_MUCH = "a factor W where each rank divides by its own count, or gradients summed over ranks"
+SHORT_ONES = """\
+where a sequence adds the mean of its tokens, and not their sum, long ones count for less, and a model learns to write \
+short ones"""
+UNSCALE = "check without the scaler, or have the step unscale its gradients"
+RIGHT = "right"
 
 
 @dataclass(frozen=True)
@@ -111,10 +124,10 @@ def check_accumulation(
     tolerance : float, optional
         Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32; 1e-6 in float64,
         whose shares or logits may be in float32; more, up to .01, where the model has converged, and the micro-batches'
-        gradients cancel. In half precision, of the parameters or of autocast where a module runs under it, what no
-        weights of the micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few
-        times what it is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016
-        in bfloat16, .002 in float16.
+        gradients cancel. Where parameters, or what is computed from them, are in half precision, what no weights of the
+        micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few times what it
+        is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016 in bfloat16,
+        .002 in float16.
 
     Returns
     -------
@@ -174,27 +187,26 @@ def check_accumulation(
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
-    return compare(model, everyone, mine, whole_batch, step, reference, masks, tolerance, group)
+    return compare(model, everyone, whole_batch, step, reference, masks, tolerance, group)
 
 
 def compare(
     model: nn.Module,
     everyone: list[list[B]],
-    mine: list[B],
     whole_batch: B,
     step: Callable[[nn.Module, list[B]], Any],
     reference: Callable[[nn.Module, B], Any] | None,
     masks: list[Tensor] | None,
     tolerance: float | None,
     group: Any = None,
-    also: dict[str, Floats] | None = None,
+    also: dict[str, Tensor] | None = None,
 ) -> AccumulationReport:
     """Take the gradients that `check_accumulation` needs, and judge them.
 
-    `masks` say what counts in each micro-batch of all ranks, and `also` names further counts, which a loop may divide
-    by.
+    `everyone` has each rank's micro-batches, `masks` what counts in each of them, and `also` further counts, which a
+    loop may divide by.
     """
-    ranks, steps = len(everyone), len(mine)
+    ranks, mine = len(everyone), everyone[dist.get_rank(group) if len(everyone) > 1 else 0]
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
@@ -202,15 +214,15 @@ def compare(
         batch = copied(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
-    with untouched(model) as values, _autocast_seen(model) as dtypes:
-        whole = gradient_of(model, values, partial(plainly, whole_batch))
-        again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
-        ours = gradient_of(model, values, lambda: step(model, [copied(batch) for batch in mine]))
+    with untouched(model) as values, _DtypesSeen() as seen:
+        take = partial(gradient_of, model, values)
+        whole, again = (take(partial(plainly, whole_batch)) for _ in range(2))  # at two random states
+        ours = take(lambda: step(model, [copied(batch) for batch in mine]))
         parts = (batch for theirs in everyone for batch in theirs)
-        alone = torch.stack([gradient_of(model, values, partial(plainly, batch), True) for batch in parts])
+        alone = torch.stack([take(partial(plainly, batch), True) for batch in parts])
 
-    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
-    eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+    own = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
+    eps = max(torch.finfo(dtype).eps for dtype in own | seen.dtypes & HALVES)
     sizes = {name: p.numel() * (1 + p.is_complex()) for name, p in model.named_parameters()}
     norms = np.array(exchange([float(piece.norm()) for piece in ours.split([*sizes.values()])], group, ranks))
     most = tolerance or max(math.sqrt(eps), 1e-6)  # a float64 model may have logits or shares in float32
@@ -218,14 +230,13 @@ def compare(
     apart = [name for name, differs in zip(sizes, differ, strict=True) if differs]
     apart = apart if (norms.any(0) & ~differ).any() else ["them"] * bool(apart)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
-    verdict = _Evidence(
-        model, whole, again, ours, alone, steps, ranks, eps, most, counts, shifted, apart,
-        plain=reference is not None, measured=tolerance is None,
-    ).judge()  # fmt: skip
+    plain, measured = reference is not None, tolerance is None
+    evidence = _Evidence(model, whole, ours, alone, ranks, eps, most, counts, plain, measured)
+    ok, cause, repair = evidence.void(again, apart) or evidence.judge(shifted)
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
-    return AccumulationReport(verdict.ok, ratio, cosine, error(ours, whole), verdict.cause, verdict.repair)
+    return AccumulationReport(ok, ratio, cosine, error(ours, whole), cause, repair)
 
 
 def copied(batch: B) -> B:
@@ -251,16 +262,12 @@ class _Evidence:
 
     model: nn.Module
     whole: Tensor  # (P,), float64
-    again: Tensor
     ours: Tensor
     alone: Tensor  # (W K, P): each micro-batch by itself, rank by rank
-    steps: int
     ranks: int
     eps: float  # of the coarsest dtype
     tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
-    counts: dict[str, Floats]  # each (W K,), by what is counted; empty where that is not known
-    shifted: dict[str, Floats]  # the same for a model that shifts the labels
-    apart: list[str]  # the parameters in which the ranks ended with different gradients; "them" for all
+    counts: dict[str, Tensor]  # each (W K,), by what is counted; empty where that is not known
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     measured: bool  # whether the tolerance is to follow from the noise
     noise: float = 0.0  # the angle that rounding makes
@@ -268,76 +275,27 @@ class _Evidence:
     miscounts: bool = False  # whether it is none, and not a sum either
     floor: float = 0.0  # a least divisor that would make it one
 
-    def set_noise_aside(self) -> None:
-        """Measure rounding by what no weights of the micro-batches explain, and go on without that.
-
-        A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
-        into their span, beside what the losses' own factors are rounded by.
-        """
-        rests, limit = list[float](), self.tolerance
-        for name in ("whole", "ours"):
-            most, gradient = limit, getattr(self, name)
-            if rests and self.measured:  # a fault must not set its own tolerance
-                most = min(limit, max(2 * math.sqrt(len(self.alone)) * max(rests[0], self.eps), 1e-3))
-            fitted = _weights(self.alone, gradient) @ self.alone
-            rests.append(error(fitted, gradient) if gradient.any() else 0.0)
-            if rests[-1] <= most:
-                setattr(self, name, fitted)
-            elif rests[-1] <= limit:
-                limit = rests[-1] = most
-        seen = int(self.alone.any(0).sum())
-        free = (seen - len(self.alone)) / seen if seen else 0.0
-        noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
-        self.noise = max(noise, self.eps, limit / 100) / 2
-        if self.measured:
-            self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
-        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
-        if self.counts and not self.fits(self.counts["targets"]) and self.fits(self.shifted["targets"]):
-            self.counts = self.shifted
-        self.by = [what for what, n in self.counts.items() if self.fits(n)]
-        self.due = due = _weights(self.alone, self.whole)
-        self.means = rests[0] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
-        self.means |= "targets" in self.by
-        if self.means or not self.counts or not self.told():
-            return
-        n = torch.from_numpy(self.counts["targets"])
-        if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
-            level = due[n > 0].mean() * self.alone.sum(0)
-            self.miscounts = not self.by and error(level, self.whole) > self.tolerance
-            for least in (due * n.sum()).tolist():
-                if self.miscounts and self.fits(np.maximum(n.numpy(), least), float(n.sum())):
-                    self.floor = least
-            self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
-            self.means = True
-
-    def fits(self, n: Floats, total: float | None = None) -> bool:
-        """Whether the micro-batches make up the whole batch by these counts."""
-        share = torch.from_numpy(n / (total or n.sum())) if n.sum() else None
-        return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
-
-    def told(self) -> bool:
-        """Whether only one set of weights makes up a gradient."""
-        some = self.alone[self.alone.any(1)]
-        return bool(torch.linalg.matrix_rank(some) == len(some))
-
-    def judge(self) -> _Verdict:
-        """Ask one after the other; each gives a verdict, or None to leave it to the next."""
-        before = self.not_finite, self.converged, self.does_not_repeat, self.not_synchronised, self.clipped
-        after = self.right, self.right_but_for_a_factor, self.penalised, self.across_rows, self.other_weights
-        return next(verdict for ask in (*before, self.set_noise_aside, *after) if (verdict := ask()))
+    def void(self, again: Tensor, apart: list[str]) -> _Verdict | None:
+        """Say why nothing follows; `apart` are the parameters in which the ranks differ, "them" for all."""
+        return (
+            self.not_finite()
+            or self.converged()
+            or self.does_not_repeat(again)
+            or (_wrong(f"{UNSYNCHRONISED} {_first(apart)}", KEEP_THE_LAST) if apart else self.clipped())
+        )
 
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
             also = "" if self.whole.any() else ", or for a zero_grad() at the end of the step"
             return _wrong(f"the whole batch's own gradient is {what}: look at the loss before the loop{also}")
-        bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
+        bad = ~self.alone.isfinite().all(1)
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
             return None
-        if not bad:
+        if not bad.any():
             return _wrong("nan or inf, though no micro-batch has it alone: their sum overflows")
-        sure = "" if self.counts and not any(self.counts["targets"][bad]) else "probably "
+        sure = "" if self.counts and not self.counts["targets"][bad].any() else "probably "
         cause = (
             f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
         )
@@ -359,44 +317,166 @@ class _Evidence:
         self.tolerance = max(self.tolerance, min(4 * self.eps * size, 0.01))
         return None
 
-    def does_not_repeat(self) -> _Verdict | None:
-        noise = error(self.again, self.whole)
+    def does_not_repeat(self, again: Tensor) -> _Verdict | None:
+        noise = error(again, self.whole)
         if noise <= self.tolerance:
             return None
         kind = nn.modules.dropout._DropoutNd
         dropout = self.modules(lambda m: isinstance(m, kind) and m.training and m.p > 0)
         source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
-        cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
-        return _wrong(cause + "; that hides the denominators", "model.eval(), and check again")
-
-    def not_synchronised(self) -> _Verdict | None:
-        which = _first(self.apart)
-        cause = f"the ranks end with different gradients: no backward pass of the window synchronises {which}"
-        repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
-        return _wrong(cause, repair) if self.apart else None
+        cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} "
+        if not dropout and _angle(again, self.whole) <= self.tolerance:
+            return _wrong(
+                cause + "in size alone, as where a count outlives the step", "count anew in every step"
+            )
+        return _wrong(f"{cause}({source}); that hides the denominators", "model.eval(), and check again")
 
     def clipped(self) -> _Verdict | None:
         # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere, and nothing
         # is longer. clip_grad_norm_ adds 1e-6 to the norm.
         norms = self.alone.norm(dim=1)
+        norm = max(*norms, self.whole.norm(), self.ours.norm())
+        near = min(3e-6 + 1e-6 * norm, 1e-5 * norm)
         for gradient in (self.whole, self.ours):
-            norm = max(*norms, self.whole.norm(), self.ours.norm())
-            near = min(3e-6 + 1e-6 * norm, 1e-5 * norm)
-            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= near
             elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
-            if as_long[-1] and (as_long[:-1] & elsewhere).any():
+            if norm - gradient.norm() <= near and ((norm - norms <= near) & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
                 return _wrong(cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
-    def right(self) -> _Verdict | None:
-        if not error(self.ours, self.whole) <= self.tolerance or self.beaten():
-            return None
+    def set_noise_aside(self, shifted: dict[str, Tensor]) -> None:
+        """Measure rounding by what no weights of the micro-batches explain, and go on without that.
+
+        A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
+        into their span, beside what the losses' own factors are rounded by.
+        """
+        rests, limit = list[float](), self.tolerance
+        for name in ("whole", "ours"):
+            most, gradient = limit, getattr(self, name)
+            if rests and self.measured:  # a fault must not set its own tolerance
+                most = min(limit, max(2 * math.sqrt(len(self.alone)) * max(rests[0], self.eps), 1e-3))
+            fitted = _fitted(self.alone, gradient)
+            rests.append(error(fitted, gradient) if gradient.any() else 0.0)
+            if rests[-1] <= most:
+                setattr(self, name, fitted)
+            elif rests[-1] <= limit:
+                limit = rests[-1] = most
+        seen = int(self.alone.any(0).sum())
+        free = (seen - len(self.alone)) / seen if seen else 0.0
+        noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
+        self.noise = max(noise, self.eps, limit / 100) / 2
+        if self.measured:
+            self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
+        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
+        if self.counts and not self.fits(self.counts["targets"]) and self.fits(shifted["targets"]):
+            self.counts = shifted
+        self.by = [what for what, n in self.counts.items() if self.fits(n)]
+        self.due = due = _weights(self.alone, self.whole)
+        self.means = rests[0] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        self.means |= "targets" in self.by
+        if self.means or not self.counts or not self.told():
+            return
+        n = self.counts["targets"]
+        if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
+            level = due[n > 0].mean() * self.alone.sum(0)
+            self.miscounts = not self.by and error(level, self.whole) > self.tolerance
+            for least in (due * n.sum()).tolist():
+                if self.miscounts and self.fits(n.clamp(min=least), float(n.sum())):
+                    self.floor = least
+            self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
+            self.means = True
+
+    def fits(self, n: Tensor, total: float | None = None) -> bool:
+        """Whether the micro-batches make up the whole batch by these counts."""
+        share = n / (total or n.sum())
+        return bool(n.any()) and error(share @ self.alone, self.whole) <= self.tolerance
+
+    def told(self) -> bool:
+        """Whether only one set of weights makes up a gradient."""
+        some = self.alone[self.alone.any(1)]
+        return bool(torch.linalg.matrix_rank(some) == len(some))
+
+    def judge(self, shifted: dict[str, Tensor]) -> _Verdict:
+        """Report the explanation that fits; where none does, what the gradient is made of."""
+        self.set_noise_aside(shifted)
+        what, factor = self.explanation()
+        exactly = factor == 1 or (what != RIGHT and abs(factor - 1) <= self.tolerance)
+        besides = "" if exactly or not what else self.in_words(factor)
+        if what == RIGHT:
+            repair = UNSCALE if "GradScaler" in besides else SUM_ONCE
+            also = (
+                "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
+            )
+            wrong = _wrong(f"the right direction, {besides}" + also * self.even(), repair)
+            return self.right() if exactly else wrong
+        if not what and (verdict := self.penalised()):
+            return verdict
+        residual = error(_fitted(self.alone, self.whole), self.whole)
+        if residual > self.tolerance:
+            return self.across_rows(what, residual)
+        if what:
+            return _wrong(what + f"; and {besides}" * (not exactly) + self.empty(), SUM_ONCE)
+        return self.other_weights()
+
+    def explanation(self) -> tuple[str, float]:
+        """Return the first explanation that fits, and the factor that comes besides.
+
+        In direction it has to be as near as rounding lets be told, or at most twice as far off as the nearest fault.
+        """
+        known = [(RIGHT, self.whole), *self.faults]
+        off = [_angle(self.ours, gradient) for _, gradient in known]
+        near = max(self.noise, 2 * min(off[1:], default=math.inf))
+        ways = [
+            (what, x, gradient)
+            for (what, gradient), angle in zip(known, off, strict=True)
+            for x in (1.0, float(self.ours @ gradient / (gradient @ gradient)) if gradient.any() else 0.0)
+            if x and angle <= near and error(self.ours, x * gradient) <= self.tolerance
+        ]
+        if self.alone.any(0).sum() == 1:  # a single number has no direction
+            ways.sort(key=lambda way: way[1] != 1)
+        return ways[0][:2] if ways else ("", 0.0)
+
+    @cached_property
+    def faults(self) -> list[tuple[str, Tensor]]:
+        """What known faults do, and the gradients that they make of the micro-batches' means."""
+        return (
+            [(what, weights.flatten() @ self.alone) for what, weights in self.weighed()] if self.means else []
+        )
+
+    def weighed(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights that known faults give."""
+        w, k = self.ranks, len(self.alone) // self.ranks
+        where = " and ".join(["over the micro-batches"] * (k > 1) + ["over the ranks"] * (w > 1))
+        even = torch.full((w, k), 1 / (w * k), dtype=torch.float64)
+        yield f"a mean of means {where}: each weighs the same, however many targets it has", even
+        shares = {what: n / n.sum() for what, n in self.counts.items() if n.any()}
+        of_targets = shares.pop("targets", None)
+        share = _weights(self.alone, self.whole)
+        if of_targets is not None and self.fits(of_targets):
+            share = of_targets  # counts are exact, where the gradients are almost parallel
+        elif of_targets is not None:
+            rest = "which is not what the whole batch weighs them by (class weights?)"
+            yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
+        share = share.view(w, k)
+        if w > 1 and k > 1:
+            by_step, by_rank = ((share / share.sum(axis, keepdim=True)).nan_to_num() for axis in (0, 1))
+            yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step / k
+            yield (
+                "a mean of means over the ranks: each divides by the targets of its own window alone",
+                by_rank / w,
+            )
+        if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
+            so_far = share / share.cumsum(1)
+            yield "a running count: each micro-batch is divided by the targets so far", so_far
+        for share in shares.values():
+            names = _either(what for what, same in shares.items() if torch.equal(same, share))
+            yield f"the micro-batches are weighed by their {names}, not by their targets", share
+
+    def right(self) -> _Verdict:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
             cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
-        more = "alone, some micro-batches are divided by more than their targets, as by "
-        more += f"max(targets, {self.floor:.3g})"
+        more = f"alone, some micro-batches are divided by more than their targets, as by max(targets, {self.floor:.3g})"
         if self.floor and not self.plain:
             also = (
                 "a least divisor is right where the window exceeds it, and reference= would show what it is"
@@ -414,7 +494,6 @@ class _Evidence:
                 f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
                 "more would show it, or the same in float32",
             )
-        also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
@@ -422,49 +501,91 @@ class _Evidence:
             cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
         if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
-        if self.floor:
-            cause += f"; {more}"
+        cause += f"; {more}" * bool(self.floor)
         if self.ranks > 1 and not self.plain:
             cause += "; a factor W that is missing or too much, reference= would show"
+        also = "but so would a mean of means with these equal counts: check again with ragged micro-batches"
         if "sequences" in self.by and "targets" not in self.by:
-            cause += (
-                f"; both divide by {_either(self.by)}, not by targets: where a sequence adds the mean of its tokens, "
-                "and not their sum, long ones count for less, and a model learns to write short ones"
-            )
-            return _Verdict(True, cause + "; equal numbers of them hide a mean of means" * self.even())
-        return _Verdict(True, cause + also * self.even())
+            cause += f"; both divide by {_either(self.by)}, not by targets: {SHORT_ONES}"
+            also = "equal numbers of them hide a mean of means"
+        return _Verdict(True, cause + f"; {also}" * self.even())
 
-    def right_but_for_a_factor(self) -> _Verdict | None:
-        factor = float(self.ours @ self.whole / (self.whole @ self.whole))
-        if not error(self.ours, factor * self.whole) <= self.tolerance or self.beaten():
-            return None
-        for what, mixture in self.faults:
-            if self.alone.any(0).sum() == 1 and error(self.ours, mixture) <= self.tolerance:
-                return _wrong(what + self.empty(), SUM_ONCE)
-        words, repair = self.in_words(factor), SUM_ONCE
-        if "GradScaler" in words:
-            repair = "check without the scaler, or have the step unscale its gradients"
-        also = "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
-        return _wrong(f"the right direction, {words}" + also * self.even(), repair)
+    def in_words(self, factor: float) -> str:
+        """Say what multiplies a gradient by `factor`: the usual factors that it may be, or what comes close to none."""
+        w, n = self.ranks, self.total("targets")
+        k = len(self.alone) // w
+        constant = [] if self.plain else ["divided by a constant, which reference= would show"]
+        added = ", or ".join([*constant, ADDED_UP] if self.even() else [ADDED_UP, *constant])
+        of_k = [(k, "K", added), (1 / k, "1/K", TWICE)] * (k > 1)
+        of_w = [(1 / w, "1/W", W_MISSING), (w, "W", W_TOO_MUCH)] * (w > 1)
+        both = [(a * b, f"{x} {y}", f"{s}; {t}") for a, x, s in of_k for b, y, t in of_w]
+        usual = [*of_w, *of_k, *both, (n, "N", "summed, and never divided by the targets")]
+        due = "what it should be:"
 
-    def across_rows(self) -> _Verdict | None:
-        residual = error(_weights(self.alone, self.whole) @ self.alone, self.whole)
-        if residual <= self.tolerance:
-            return None
+        def near(value: float) -> bool:
+            return abs(factor / value - 1) <= self.tolerance
+
+        found = [f"{name} = {value:g} times {due} {words}" for value, name, words in usual if near(value)]
+        counts = [what for what, count in self.counts.items() if what != "targets" and count.any()]
+        by = [self.versus(what) for what in counts if near(n / self.total(what))]
+        found += [f"{factor:.4g} of {due} divided by {words}" for words in by]
+        if found:
+            return "; or ".join(found)
+        power = round(math.log2(abs(factor)))
+        if power >= 8 and near(2.0**power):
+            return f"2^{power} = {2**power} times {due} as if the loss were scaled (GradScaler)"
+        if near(2):
+            return f"{factor:.4g} times {due} as if every micro-batch were counted twice, or summed over two ranks"
+        full = round(k / factor) if factor > k / 1000 else 0
+        if full > k and near(k / full):
+            return f"{factor:.4g} of {due} divided by {full}, for a window of {k}"
+        counted = round(n / factor) if self.counts and factor > 0 else 0
+        if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
+            return f"{factor:.4g} of {due} as if divided by {counted} where {n:g} targets count"
+        hint = "" if self.counts else "; targets= would compare it with counts"
+        norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
+        size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
+        return f"{size} times {due[:-1]}, no usual factor ({norms}){hint}"
+
+    def penalised(self) -> _Verdict | None:
+        """Whether all that is too much is proportional to the parameters, or to their signs."""
+        parameters = [_flat(p) for p in self.model.parameters()]
+        for what, mixture in [("the rest is right", self.whole), *self.faults]:
+            excess = self.ours - mixture
+            pieces = excess.split([len(p) for p in parameters])
+            for norm, of in (("squares", lambda p: p), ("absolute values", torch.sign)):
+                ways = [of(p) for p in parameters]
+                shares = [
+                    float(e @ v / (v @ v)) if v.any() else 0.0 for e, v in zip(pieces, ways, strict=True)
+                ]
+                most = max(shares, key=abs)
+                # Each parameter has the penalty or has it not; any excess is proportional to a single number.
+                some = [abs(share) > 1e-3 * abs(most) for share in shares]
+                fitted = torch.cat([most * has * v for has, v in zip(some, ways, strict=True)])
+                telling = any(has and len(v) > 1 for has, v in zip(some, ways, strict=True))
+                if telling and error(fitted, excess) <= 1e-3:
+                    return _wrong(
+                        f"a penalty on the parameters' {norm} enters with every micro-batch, or is not in the whole "
+                        f"batch's loss: what is too much is proportional to its gradient; {what}",
+                        "add the penalty once a window, or divide it by the number of micro-batches",
+                    )
+        return None
+
+    def across_rows(self, fault: str, residual: float) -> _Verdict:
+        """Say why no weights of the micro-batches make up the whole batch."""
         if norms := self.modules(_normalises_by_batch):
             return _wrong(
                 f"batch normalisation ({norms}): its statistics are each micro-batch's own, so that no "
                 "denominator makes up the whole batch",
                 "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
-        for what, mixture in self.faults:
-            if error(self.ours, mixture) <= self.tolerance:
-                return _wrong(
-                    f"{what}; and no weights of them make up the whole batch, as with a loss of two terms that "
-                    "have two denominators (a z-loss or a balance loss over other tokens), or one that looks "
-                    "across rows",
-                    "sum each term, and divide it by its own count in the whole window",
-                )
+        if fault:
+            return _wrong(
+                f"{fault}; and no weights of them make up the whole batch, as with a loss of two terms that "
+                "have two denominators (a z-loss or a balance loss over other tokens), or one that looks "
+                "across rows",
+                "sum each term, and divide it by its own count in the whole window",
+            )
         return _wrong(
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
@@ -473,54 +594,12 @@ class _Evidence:
             * (residual < 0.01),
         )
 
-    def penalised(self) -> _Verdict | None:
-        """Whether all that is too much is proportional to the parameters, or to their signs."""
-        parameters = [_flat(p) for p in self.model.parameters()]
-        sizes = [len(p) for p in parameters]
-        for what, mixture in [("the rest is right", self.whole), *self.faults]:
-            excess = self.ours - mixture
-            if float(excess.norm()) <= self.tolerance * float(self.whole.norm()):
-                continue
-            for norm, of in (("squares", lambda p: p), ("absolute values", torch.sign)):
-                pairs = zip(excess.split(sizes), map(of, parameters), strict=True)
-                shares = [float(e @ v / (v @ v)) if v.any() else 0.0 for e, v in pairs]
-                most = max(shares, key=abs)
-                some = [abs(x) > 1e-3 * abs(most) for x in shares]
-                if any(has and abs(x / most - 1) > 1e-3 for has, x in zip(some, shares, strict=True)):
-                    continue  # each parameter has the penalty or has it not
-                if not any(has and size > 1 for has, size in zip(some, sizes, strict=True)):
-                    continue  # whatever enters is proportional to a single number
-                fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
-                if error(fitted, excess) <= 1e-3:
-                    return _wrong(
-                        f"a penalty on the parameters' {norm} enters with every micro-batch, or is not in the whole "
-                        f"batch's loss: what is too much is proportional to its gradient; {what}",
-                        "add the penalty once a window, or divide it by the number of micro-batches",
-                    )
-        return None
-
-    def best(self) -> float:
-        """How far the direction is from the nearest that a known fault gives."""
-        return min((_angle(self.ours, mixture) for _, mixture in self.faults), default=math.inf)
-
-    def beaten(self) -> bool:
-        """Whether weights that a known fault gives explain the direction clearly better than the right ones do."""
-        return self.noise < _angle(self.ours, self.whole) >= 2 * self.best()
-
     def other_weights(self) -> _Verdict:
-        near = max(2 * self.best(), self.noise)
-        for what, mixture in self.faults:
-            factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
-            fits = factor and error(self.ours, factor * mixture) <= self.tolerance
-            if fits and _angle(self.ours, mixture) <= near:
-                besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _wrong(what + besides + self.empty(), SUM_ONCE)
-        if self.steps > 1:
-            # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
-            last = self.alone[self.steps - 1 :: self.steps]
-            if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
-                cause = "only the last micro-batch is left: the gradient is cleared inside the window"
-                return _wrong(cause, "zero_grad() after the optimiser's step only")
+        k = len(self.alone) // self.ranks
+        last = self.alone[k - 1 :: k]  # of all ranks: it spans what zero_grad() leaves, whatever divides it
+        if k > 1 and error(_fitted(last, self.ours), self.ours) <= self.tolerance:
+            cause = "only the last micro-batch is left: the gradient is cleared inside the window"
+            return _wrong(cause, "zero_grad() after the optimiser's step only")
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
@@ -534,101 +613,15 @@ class _Evidence:
         hint = "" if self.means or self.counts else "; targets= would say more"
         return _wrong(cause + hint, SUM_ONCE)
 
-    def names(self, which: list[int]) -> str:
-        """Name micro-batches by their numbers."""
-        one, k = self.ranks == 1, self.steps
-        return ", ".join(f"{i}" if one else f"{i % k} of rank {i // k}" for i in which)
+    def names(self, which: Tensor) -> str:
+        """Name the micro-batches of a mask by their numbers."""
+        k, numbers = len(self.alone) // self.ranks, which.nonzero()[:, 0].tolist()
+        return ", ".join(f"{i}" if self.ranks == 1 else f"{i % k} of rank {i // k}" for i in numbers)
 
     def empty(self) -> str:
         """Name the micro-batches without a gradient, which a mean of means counts."""
-        none = ~self.alone.any(1).numpy() & (self.counts.get("targets", np.zeros(1)) == 0)
-        zero = none.nonzero()[0].tolist()
-        return f"; micro-batch {self.names(zero)} adds nothing, and is counted" if zero else ""
-
-    @cached_property
-    def faults(self) -> list[tuple[str, Tensor]]:
-        """The gradients that known faults make of the micro-batches' means."""
-        return [(what, torch.from_numpy(weights.ravel()) @ self.alone) for what, weights in self.weighed()]
-
-    def weighed(self) -> Iterator[tuple[str, Floats]]:
-        """Yield the weights, summing to one, that known faults give."""
-        if not self.means:
-            return
-        w, k = shape = self.ranks, self.steps
-        where = " and ".join(["over the micro-batches"] * (k > 1) + ["over the ranks"] * (w > 1))
-        even = np.full(shape, 1 / (w * k))
-        yield f"a mean of means {where}: each weighs the same, however many targets it has", even
-        shares = {what: (n / n.sum()).reshape(shape) for what, n in self.counts.items() if n.sum()}
-        known = self.counts and self.fits(self.counts["targets"])
-        # Counts are exact, where the gradients are almost parallel.
-        share = shares["targets"] if known else _weights(self.alone, self.whole).numpy().reshape(shape)
-        if w > 1 and k > 1:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                by_step = np.nan_to_num(share / share.sum(0)) / self.steps
-                by_rank = np.nan_to_num(share / share.sum(1, keepdims=True)) / self.ranks
-            yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step
-            yield (
-                "a mean of means over the ranks: each divides by the targets of its own window alone",
-                by_rank,
-            )
-        of_targets = shares.pop("targets", None)
-        if of_targets is not None and not known:
-            rest = "which is not what the whole batch weighs them by (class weights?)"
-            yield f"the micro-batches are weighed by the number of their targets, {rest}", of_targets
-        if k > 1 and w == 1 and (share.cumsum(1) > 0).all():
-            so_far = share / share.cumsum(1)
-            yield "a running count: each micro-batch is divided by the targets so far", so_far
-        for share in shares.values():
-            names = _either(what for what, same in shares.items() if np.array_equal(same, share))
-            yield f"the micro-batches are weighed by their {names}, not by their targets", share
-
-    def in_words(self, factor: float) -> str:
-        """Say what multiplies a gradient by `factor`: hypotheses that name a factor, then what comes close to none."""
-        k, w, n = self.steps, self.ranks, self.total("targets")
-        known = [
-            "means are added up and never divided, as by a model that takes the trainer's count "
-            "(num_items_in_batch) and drops it"
-        ]
-        known += [] if self.plain else ["divided by a constant, which reference= would show"]
-        means = ", or ".join(reversed(known) if self.even() else known)  # the constant may be right then
-        missing = "the factor W is missing, which the count of all ranks needs where gradients are averaged over ranks"
-        much = "a factor W where each rank divides by its own count, or gradients summed over ranks"
-        twice = "divided by K twice, as by the loop and by its trainer"
-        of_k = [(1.0, "", ""), *[(k, "K", means), (1 / k, "1/K", twice)] * (k > 1)]
-        of_w = [(1.0, "", ""), *[(1 / w, "1/W", missing), (w, "W", much)] * (w > 1)]
-        _, *products = itertools.product(of_k, of_w)
-        hypotheses = [
-            (a * b, f"{x} {y}".strip(), "; ".join(filter(None, (s, t)))) for (a, x, s), (b, y, t) in products
-        ]
-        counts = [what for what in self.counts if what != "targets"]
-        hypotheses += [
-            (n / (self.total(what) or math.nan), "", f"divided by {self.versus(what)}") for what in counts
-        ]
-        found = [
-            f"{f'{name} = {value:g} times' if name else f'{factor:.4g} of'} what it should be: {words}"
-            for value, name, words in [*hypotheses, (n, "N", "summed, and never divided by the targets")]
-            if abs(factor / value - 1) <= self.tolerance
-        ]
-        return "; or ".join(found or [self.roughly(factor)])
-
-    def roughly(self, factor: float) -> str:
-        """Say what a factor may be that none of the usual ones is."""
-        k, n, power = self.steps, self.total("targets"), round(math.log2(abs(factor))) if factor else 0
-        if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance:
-            return f"2^{power} = {2**power} times what it should be: as if the loss were scaled (GradScaler)"
-        if abs(factor / 2 - 1) <= self.tolerance:
-            words = "as if every micro-batch were counted twice, or summed over two ranks"
-            return f"{factor:.4g} times what it should be: {words}"
-        full = round(k / factor) if factor > k / 1000 else 0
-        if full > k and abs(k / factor / full - 1) <= self.tolerance:
-            return f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}"
-        counted = round(n / factor) if self.counts and factor > 0 else 0
-        if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
-            return f"{factor:.4g} of what it should be: as if divided by {counted} where {n:g} targets count"
-        hint = "" if self.counts else "; targets= would compare it with counts"
-        norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
-        size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
-        return f"{size} times what it should be, no usual factor ({norms}){hint}"
+        none = ~self.alone.any(1) & (self.counts.get("targets", torch.zeros(1)) == 0)
+        return f"; micro-batch {self.names(none)} adds nothing, and is counted" if none.any() else ""
 
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
@@ -642,8 +635,7 @@ class _Evidence:
 
     def modules(self, have: Callable[[nn.Module], bool]) -> str:
         """Name the modules that have a property."""
-        names = [name or "the model itself" for name, module in self.model.named_modules() if have(module)]
-        return _first(names)
+        return _first([name or "the model itself" for name, m in self.model.named_modules() if have(m)])
 
     def versus(self, what: str) -> str:
         return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
@@ -673,13 +665,13 @@ def _either(what: Iterable[str]) -> str:
     return " or ".join([name for name in names if "(before" not in name] or names)
 
 
-def _listed(numbers: Tensor | Floats, digits: int = 3) -> str:
+def _listed(numbers: Tensor, digits: int = 3) -> str:
     values = numbers.tolist()
     least = 1e-3 * max(map(abs, values))  # rounding leaves some of what has no weight
     return ", ".join(f"{x:.{digits}g}" if abs(x) > least else "0" for x in values)
 
 
-def _differing(found: Tensor | Floats, words: str, due: Tensor | Floats) -> str:
+def _differing(found: Tensor, words: str, due: Tensor) -> str:
     """Set two lists of weights beside one another, with so many digits that they differ."""
     pairs = [(_listed(found, digits), _listed(due, digits)) for digits in range(3, 16)]
     return words.join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
@@ -691,11 +683,16 @@ def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     return weights
 
 
-def _in_all_ways(masks: list[Tensor], first: int) -> dict[str, Floats]:
+def _fitted(gradients: Tensor, total: Tensor) -> Tensor:
+    return _weights(gradients, total) @ gradients
+
+
+def _in_all_ways(masks: list[Tensor], first: int) -> dict[str, Tensor]:
     """Count each micro-batch's mask, or number, in the ways that loops do; targets are what counts from `first` on."""
 
-    def each(count: Callable[[Tensor], Any], start: int = first) -> Floats:
-        return np.array([float(count(c[:, start:] if c.ndim > 1 else c)) for c in masks])
+    def each(count: Callable[[Tensor], Any], start: int = first) -> Tensor:
+        counted = [float(count(c[:, start:] if c.ndim > 1 else c)) for c in masks]
+        return torch.tensor(counted, dtype=torch.float64)
 
     targets = each(Tensor.sum)
     if any(c.ndim < 2 for c in masks):
@@ -738,20 +735,17 @@ def untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
                 gradient.detach().copy_(kept)
 
 
-@contextmanager
-def _autocast_seen(model: nn.Module) -> Iterator[set[torch.dtype]]:
-    """Yield the set of those dtypes that autocast has while a module runs."""
-    seen: set[torch.dtype] = set()
-    devices = {parameter.device.type for parameter in model.parameters()}
+class _DtypesSeen(TorchFunctionMode):
+    """Collects the dtypes in which something that has a gradient is computed, by autocast or by a cast."""
 
-    def look(*_: Any) -> None:
-        seen.update(torch.get_autocast_dtype(d) for d in devices if torch.is_autocast_enabled(d))
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
 
-    hook = nn.modules.module.register_module_forward_pre_hook(look)
-    try:
-        yield seen
-    finally:
-        hook.remove()
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.dtypes |= {t.dtype for t in (*args, result) if isinstance(t, Tensor) and t.requires_grad}
+        return result
 
 
 @contextmanager
@@ -810,11 +804,10 @@ def gradient_of(
             "step: expected forward and backward passes only, but it changed the parameters; the optimiser's "
             "step does not belong in it"
         )
-    pieces = []
-    for parameter in parameters:
-        pieces.append(_flat(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad))
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    gradient = torch.cat([_flat(each) for each in gradients])
     _put_back(values)  # buffers: each run starts from the same
-    return torch.cat(pieces)
+    return gradient
 
 
 def exchange(value: Any, group: Any, ranks: int) -> list[Any]:

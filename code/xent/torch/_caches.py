@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xent._validate import MOST, integer, shown, sum_tolerance
-from xent.distillation import above_zero
+from xent._validate import MOST, integer, setting, shown, sum_tolerance
 
 from . import _checks as tensors
 from ._checks import LABEL_DTYPES
@@ -57,7 +56,7 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     v, _ = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
     if not 1 <= integer(k, "k") <= v.shape[-1]:
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
-    t = tensors.within(above_zero(temperature, "temperature"), "temperature", v.dtype)
+    t = tensors.within(setting(temperature, "temperature"), "temperature", v.dtype)
     probs = torch.softmax((v - v.amax(-1, keepdim=True)) / t, -1)
     indices = v.topk(k, -1).indices  # probabilities may underflow, or be alike at a high temperature
     tail = probs.scatter(-1, indices, 0.0).sum(-1)

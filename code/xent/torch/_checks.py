@@ -250,12 +250,9 @@ def within(value: float, name: str, dtype: torch.dtype) -> float:
 
 def cap_and_penalty(softcap: Any, z_loss: Any, dtype: torch.dtype) -> tuple[float | None, float]:
     """Return a soft cap, if there is one, and what the squared log-sum-exp is multiplied by."""
-    penalty = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
-    if softcap is None:
-        return None, penalty
-    return within(
-        check.number(softcap, "softcap", "a finite number > 0", 0.0, math.inf), "softcap", dtype
-    ), penalty
+    penalty = check.setting(z_loss, "z_loss")
+    cap = None if softcap is None else within(check.setting(softcap, "softcap"), "softcap", dtype)
+    return cap, penalty
 
 
 def target_weights(

@@ -85,7 +85,7 @@ def mixed_loss(
     >>> xent.torch.mixed_loss(z, v, torch.tensor([0, -100]), ignore_index=-100)
     tensor(0.5105)
     """
-    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    alpha = check.setting(alpha, "alpha")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
     asked = tensors.Asked(reduction, denominator)
@@ -113,10 +113,7 @@ def top_k_loss(
     log_p, _ = tensors.logits_of(tensors.widened(top_log_probs, name).detach(), name, axis)
     asked = tensors.Asked(reduction, denominator)
     at = _class_choices(top_indices, "top_indices", z, axis, asked)
-    if at.shape != log_p.shape:
-        raise ValueError(
-            f"top_indices: expected the shape of {name}, {shape}, got {tuple(top_indices.shape)}"
-        )
+    check.same_shape(top_indices, "top_indices", shape, name)
     tensors.same_device(log_p, "top_log_probs", z)
     masses = log_p.to(torch.promote_types(log_p.dtype, z.dtype)).exp()
     total = masses.sum(-1)
@@ -153,9 +150,9 @@ def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> Divergence:
-    temperature, squared = arrays.divergence_settings(temperature, scale, direction)
+    temperature, squared, beta = arrays.divergence_settings(temperature, scale, direction, beta)
     tensors.within(temperature, "temperature", z.dtype)
-    return Divergence(temperature, squared, direction, arrays.beta_share(beta))
+    return Divergence(temperature, squared, direction, beta)
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int, asked: tensors.Asked) -> Tensor:

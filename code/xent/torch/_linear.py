@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xent import _validate as check
 from xent._validate import Reduction
-from xent.distillation import Direction, Scale, beta_share, divergence_settings
+from xent.distillation import Direction, Scale, divergence_settings
 
 from . import _checks as tensors
 from ._caches import TopK, masses_of
@@ -105,7 +105,7 @@ def linear_cross_entropy(
     cap, z_loss = tensors.cap_and_penalty(
         softcap, z_loss, torch.promote_types(hidden.dtype, linear_weight.dtype)
     )
-    settings = held(check.smoothing_mass(label_smoothing), hidden), z_loss
+    settings = held(check.setting(label_smoothing, "label_smoothing"), hidden), z_loss
     asked = tensors.Asked(reduction, denominator)
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None:
@@ -253,7 +253,7 @@ def linear_distillation_loss(
     """
     layer = _layer(student_hidden, student_weight, student_bias, "student_")
     refuse_transforms("linear_distillation_loss", *layer)
-    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    alpha = check.setting(alpha, "alpha")
     if alpha < 1 and targets is None:
         raise ValueError(f"alpha: expected targets with an alpha below 1, got none with alpha={alpha!r}")
     if alpha == 1 and (targets is None) != (ignore_index is None):
@@ -269,11 +269,11 @@ def linear_distillation_loss(
     if (teacher_hidden is None) == (teacher_top_k is None):
         got = "none" if teacher_hidden is None else "both"
         raise TypeError(f"teacher_hidden: expected this or teacher_top_k, got {got}")
-    heat = divergence_settings(temperature, scale, direction)
-    tensors.within(heat[0], "temperature", torch.promote_types(hidden.dtype, student_weight.dtype))
+    temperature, squared, beta = divergence_settings(temperature, scale, direction, beta)
+    tensors.within(temperature, "temperature", torch.promote_types(hidden.dtype, student_weight.dtype))
     teacher: tuple[Tensor, ...] = ()
     beside: tuple[Tensor, ...] = ()
-    soft: RowLoss = Divergence(*heat, direction, beta_share(beta))
+    soft: RowLoss = Divergence(temperature, squared, direction, beta)
     if teacher_hidden is not None:
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
     else:
@@ -282,7 +282,7 @@ def linear_distillation_loss(
             only = "forward" if name == "direction" else None
             if value is not only:
                 raise ValueError(f"{name}: expected {only!r} with teacher_top_k, got {check.shown(value)}")
-        soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, len(layer[1]), asked)
+        soft, beside = Coarse(temperature, squared), masses_of(teacher_top_k, hidden, w, len(layer[1]), asked)
     # The first part takes the teacher's logits, which are formed block by block.
     terms = Terms((soft,))
     if alpha < 1:

@@ -176,7 +176,13 @@ class LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives()
+        # In a backward pass that is to be differentiated, constants would be wrong in silence.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
+                "losses have no second derivatives; take the loss of all logits, as in "
+                "cross_entropy(hidden @ linear_weight.T, targets)"
+            )
         saved: tuple[Any, ...] = ctx.saved_tensors
         layer, factor, beside = saved[:3], saved[3], saved[4:]
         if ctx.formed is None:
@@ -190,19 +196,6 @@ class LinearLoss(torch.autograd.Function):
             g.to(x.dtype) if wanted else None for g, x, wanted in zip(formed, layer, ctx.form, strict=True)
         )
         return None, None, None, None, *of_layer, None, *[None] * len(beside)
-
-
-# What losses that form their gradients on the way cannot do.
-
-
-def refuse_second_derivatives() -> None:
-    """Raise in a backward pass that is to be differentiated, where constants would be wrong in silence."""
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise RuntimeError(
-            "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
-            "losses have no second derivatives; take the loss of all logits, as in "
-            "cross_entropy(hidden @ linear_weight.T, targets)"
-        )
 
 
 def refuse_transforms(name: str, *tensors: Tensor | None) -> None:

@@ -20,8 +20,6 @@ from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
 from xent._validate import BINARY_LOGITS, Reduction
-from xent.distillation import above_zero
-from xent.losses import clip, exponent
 
 from . import _checks as tensors
 from ._checks import FLOAT_DTYPES, LABEL_DTYPES, held
@@ -81,7 +79,7 @@ def cross_entropy(
     (0.288726, True)
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
-    smoothing = held(check.smoothing_mass(label_smoothing), z)
+    smoothing = held(check.setting(label_smoothing, "label_smoothing"), z)
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
     w = tensors.target_weights(z, asked, sample_weight, counts, labels, weight)
@@ -151,7 +149,7 @@ def selected_log_probs(
 
 def chosen(temperature: Any, entropy: Any, dtype: torch.dtype, softcap: float | None = None) -> Terms:
     """Check the temperature and whether the entropy is asked for, and return the terms."""
-    t = tensors.within(above_zero(temperature, "temperature"), "temperature", dtype)
+    t = tensors.within(check.setting(temperature, "temperature"), "temperature", dtype)
     if not isinstance(entropy, bool):
         raise TypeError(f"entropy: expected True or False, got {check.shown(entropy)}")
     return Terms((Labels(), Entropy()) if entropy else (Labels(),), None, softcap, t)
@@ -183,7 +181,7 @@ def soft_cross_entropy(
     asked = tensors.Asked(reduction, denominator)
     t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, asked, fits)
     t = t.movedim(axis, -1)
-    smoothing = held(check.smoothing_mass(label_smoothing), z)
+    smoothing = held(check.setting(label_smoothing, "label_smoothing"), z)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
     t = t.to(torch.promote_types(z.dtype, t.dtype))
     beside, w, mass = tensors.distributions_and_weights(t, z, asked, weight, sample_weight)
@@ -226,7 +224,7 @@ def focal_loss(
     z, axis = tensors.logits_of(logits, "logits", axis)
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, z, ignore_index, asked, axis=axis)
-    gamma = exponent(gamma)
+    gamma = check.setting(gamma, "gamma")
     w = tensors.target_weights(z, asked, sample_weight, counts)
     others: tuple[Tensor, ...] = (labels,)
     if alpha is not None:
@@ -275,7 +273,7 @@ def log_loss(
     asked = tensors.Asked(reduction, denominator)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, asked, axis=axis)
     tensors.distributions(probs, "probs", probs, "probs", axis, asked, partial(check.of_probs, probs, axis))
-    eps = held(clip(eps), moved)
+    eps = held(check.setting(eps, "eps"), moved)
 
     def loss(p: Tensor) -> Tensor:
         return -(_clipped(p, eps)[0] if eps else torch.log(p))
@@ -296,7 +294,7 @@ def binary_log_loss(
     asked = tensors.Asked(reduction, denominator)
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", asked, hint=lambda: BINARY_LOGITS)
-    eps = held(clip(eps), p)
+    eps = held(check.setting(eps, "eps"), p)
     p, y, n, w = _binary(p, targets, sample_weight, 0.0, asked, "probs", out=0.5)
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
@@ -321,7 +319,7 @@ def _binary(
     twin = "cross_entropy" if like == "logits" else "log_loss"
     tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
     tensors.inside(y, "targets", asked, hint=lambda: check.of_binary(z, y))
-    smoothing = held(check.smoothing_mass(smoothing), z)
+    smoothing = held(check.setting(smoothing, "label_smoothing"), z)
     y = y.to(torch.promote_types(z.dtype, y.dtype))  # of 1 - y, y in float32 has lost digits
     y, n = (((1 - smoothing) * x + smoothing / 2 if smoothing else x).to(z.dtype) for x in (y, 1 - y))
     if sample_weight is None:

@@ -98,7 +98,7 @@ def _hugging_face(
     # Neither a loss scale nor an optimizer that moves parameters when training begins.
     stack.enter_context(_kept(accelerator, scaler=None))
     stack.enter_context(_kept(trainer, optimizer=None))
-    everyone, mine, whole = _hugging_face_window(trainer, batches, stack)
+    everyone, whole = _hugging_face_window(trainer, batches, stack)
     parts = [batch for theirs in everyone for batch in theirs]
     model = trainer.model_wrapped
     _evaluate(model, stack)
@@ -120,20 +120,22 @@ def _hugging_face(
             loss = trainer.compute_loss(model, trainer._prepare_inputs(seen(batch)))
         loss.mean().backward()
 
-    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(mine[0]) >= 0 else None
+    masks = [seen(batch)["labels"] != IGNORED for batch in parts] if _labels(parts[0]) >= 0 else None
     also = {}
     if writes:  # causal, all of them: the Trainer counts after the shift
         given = [_labels({"labels": batch["labels"][:, 1:]}) for batch in parts]
-        also["labels of the loader's batch, before the reply was generated"] = np.array(given, np.float64)
+        also["labels of the loader's batch, before the reply was generated"] = torch.tensor(
+            given, dtype=torch.float64
+        )
     # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
     plain = reference if _is_a_mean(model, reference, parts, whole) else None
-    return check.compare(model, everyone, mine, whole, step, plain, masks, tolerance, also=also)
+    return check.compare(model, everyone, whole, step, plain, masks, tolerance, also=also)
 
 
 def _hugging_face_window(
     trainer: Any, batches: Iterable[Any] | None, stack: ExitStack
-) -> tuple[list[list[Any]], list[Any], Any]:
-    """Return the micro-batches of all ranks, this rank's, and the same examples in one batch."""
+) -> tuple[list[list[Any]], Any]:
+    """Return the micro-batches of all ranks, and the same examples in one batch."""
     collate, read = trainer.data_collator, list[list[Any]]()  # the examples of each micro-batch
 
     def remember(examples: list[Any]) -> Any:
@@ -157,7 +159,7 @@ def _hugging_face_window(
         whole = collate([copy.deepcopy(row) for _, rows in everyone for some in rows for row in some])
     if whole is None or _rows(whole) != sum(map(_rows, parts)):  # an example may be a batch already
         whole = _joined(parts)
-    return [theirs for theirs, _ in everyone], mine, whole
+    return [theirs for theirs, _ in everyone], whole
 
 
 def _on_policy(trainer: Any, model: nn.Module) -> Callable[[Any], Any]:
@@ -234,7 +236,7 @@ def _lightning(
     # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
     plain = reference if not automatic or _is_a_mean(module, reference, mine, whole) else None
     masks = [batch["labels"] != IGNORED for batch in mine] if _labels(mine[0]) >= 0 else None
-    return check.compare(module, [mine], mine, whole, step, plain, masks, tolerance)
+    return check.compare(module, [mine], whole, step, plain, masks, tolerance)
 
 
 class _Manual:
