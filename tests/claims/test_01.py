@@ -212,7 +212,7 @@ def test_a_penalty_restores_the_minimum(
 
 
 @claim(
-    "The held-out loss turns round near",
+    "The held-out loss turns upwards near",
     on=[(5, 1), (5, 2), (10, 0)],
     but_not={"the training loss": (5, 1, 0)},
 )

@@ -85,7 +85,7 @@ def rows() -> Iterator[tuple[Array, Any]]:
 
 
 @claim(
-    "So subtract the maximum $m$ ... first,",
+    "So first subtract the maximum $m$",
     "Compute the loss from logits ... true loss is finite.",
     on=rows,
     but_not=lambda: {
@@ -215,7 +215,7 @@ def test_masking(x: Array, y: Array, model: Any) -> None:
 
 
 @claim(
-    "Give it probabilities, and the loss lies between ... while no prediction changes.",
+    "If you give it probabilities, the loss lies between ... while no prediction changes.",
     on=lambda: ((z, y, c) for _, z, y in batches(rng(12), (2, 10, 1000), (2,)) for c in (1.0, 1e6)),
     but_not={
         "log-probabilities, with a constant": (*SOME, 3.0, xent.softmax, xent.log_softmax),

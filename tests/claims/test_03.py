@@ -90,7 +90,7 @@ def test_one_excluded_outcome(p: Array, q: Array, out: Any = lambda p, q: (p > 0
 
 PROBLEMS = "eq-three-problems"
 test_one_problem = claim(
-    "For countable outcomes, maximum ... contain the parameters.",
+    "If the outcomes are countable, maximum ... contain the parameters.",
     on=["eq-empirical", PROBLEMS, "eq-conditional-problems"],
     but_not={
         "the models' own entropy": (PROBLEMS, r"H(\hat P_n, Q_\theta)", r"H(Q_\theta)"),
@@ -149,7 +149,7 @@ def test_where_a_standard_error_holds(found: list[tuple[float, float, float]]) -
 
 BEST = "eq-optimism"
 test_both_losses_miss_the_best = claim(
-    "The loss of a model that minimises it on the training data",
+    "If a model minimises the loss on the training data",
     on=[BEST],
     but_not={
         "new data that are the fitted rows": (BEST, r"H(P, Q_{\hat\theta})", r"H(\hat P_n, Q_{\hat\theta})"),

@@ -155,7 +155,7 @@ def test_another_formula_can_bring_a_factor(law: Any, at: float, y: float) -> No
 
 @claim(
     "To check a gradient, start from random weights",
-    "A wrong gradient shows if its error along this direction",
+    "A wrong gradient is exposed if its error along this direction",
     "at weights of zero the gradient that the last layer hands down",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},
@@ -350,7 +350,7 @@ test_below_two_over_l_every_step_goes_down = claim(
 
 
 @claim(
-    "Squared error in {numref}`fig-grad-margin` pulls",
+    "In {numref}`fig-grad-margin` squared error pulls",
     on=[lambda log_p: ((log_p.exp() - torch.tensor([1.0, 0.0])) ** 2).sum()],
     but_not={"cross-entropy": lambda log_p: -log_p[:, 0].sum()},
 )

@@ -57,7 +57,7 @@ def slopes(z: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
 
 
 @claim(
-    "One rounding is off by at most $u$ ... runs out of digits.",
+    "A single rounding is off by at most $u$ ... runs out of digits.",
     on=lambda: [
         (n, rng(1).uniform(1, 2, 20_000) * 2.0 ** rng(2).integers(LOWEST[n], -LOWEST[n], 20_000))
         for n in MOST
@@ -103,7 +103,7 @@ def test_the_shift_changes_nothing_and_prevents_overflow(z: Array, of: Any = np.
 
 
 @claim(
-    "a term that is too small for the format ... large enough.)",
+    "a term that is too small for the format ... change it.)",
     on=[(n, share) for n in MOST for share in (0.3, 0.4, 0.499)],
     but_not={f"a term that {n} holds": (n, 1.0) for n in MOST},
 )
@@ -116,7 +116,7 @@ def test_what_underflows_is_missed_in_float16_only(name: str, share: float) -> N
 
 
 @claim(
-    "For a right answer of two classes ... $\\log(1/u)$.",
+    "For a right answer with two classes ... $\\log(1/u)$.",
     on=[(n, a, at) for n, a in (("float64", 8.0), ("float32", 4.0)) for at in (0.0, 2.0)],
     but_not={
         "the subtraction without a shift": ("float64", 8.0, 1e3, lambda z: torch.logsumexp(z, 1) - z[:, 0]),

@@ -105,7 +105,7 @@ def test_the_ranking_of_the_digits(one: tuple[Any, ...], other: tuple[Any, ...])
 
 
 @claim(
-    "`log_loss` takes one row given as a list for a batch",
+    "If one row is given as a list, `log_loss` takes it for a batch",
     on=lambda: zip(*rows(2, 90), strict=True),
     but_not=lambda: {
         "1.1: the function agrees, where two probabilities do not sum to one": ([0, 1], [0.3, 0.6]),
@@ -128,7 +128,7 @@ SCALED: dict[str, Callable[[Array, Array], Any]] = {
 
 @claim(
     "Keras divides each row by its sum, on top of the clip.",
-    "None of the three refuses a row for its sum",
+    "None of the three refuses a row because of its sum",
     on=[
         (n, k, f) for n in ("scikit-learn", "Keras", "cross_entropy") for k in (2, 4, 100) for f in (0.1, 0.8)
     ]

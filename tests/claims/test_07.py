@@ -266,7 +266,7 @@ def test_one_step_after_a_nan_row(optimiser: Callable[[Any], Any], n: int, repai
 
 
 test_a_swap_gives_a_number = claim(
-    "After a swap, with one-hot labels in floating point",
+    "If you swap the two, with one-hot labels in floating point",
     on=[(f"{library}-argument-order", "swapped", lambda loss: loss > 2) for library in ("torch", "keras")],
     but_not={"integers, as F.one_hot makes them": ("torch-target-dtype", "int64 one-hot", np.isfinite)},
 )(shows)
@@ -389,7 +389,7 @@ def test_the_sum_under_autocast(eps: float, shape: tuple[int, ...], soft: bool, 
 SCOPE, XLA = "torch-ignore-index-scope", "tensorflow-bad-labels"
 test_labels_out_of_range = claim(
     "On a CPU, PyTorch raises an error for a label that is out of range",
-    "TensorFlow raises an error on a CPU; compiled by XLA",
+    "TensorFlow raises an error on a CPU; if compiled by XLA",
     on=[
         *((SCOPE, "label -1, nothing said", "IndexError"), (SCOPE, "label -100, nothing said", LOSSES[1])),
         *((XLA, "eager", "InvalidArg"), (XLA, "jit_compile=True", np.nan)),
@@ -402,7 +402,7 @@ test_labels_out_of_range = claim(
 
 
 test_text_labels_are_sorted_as_text = claim(
-    "so perfect predictions with columns in numerical order can cost",
+    "so perfect predictions with columns in numerical order can incur",
     on=[("sklearn-lexicographic", "perfect, labels 2, 9, 10 as text", 52 * math.log(2))],
     but_not={"numbers": ("sklearn-lexicographic", "the same as numbers", 52 * math.log(2))},
 )(shows)
@@ -425,7 +425,7 @@ test_what_makes_a_softmax_forget = claim(
 
 @claim(
     "The gradient is right all the same, so training goes on",
-    "With −10⁹ instead of −∞ there is no `nan`",
+    "Masking with −10⁹ instead of −∞ avoids the `nan`",
     on=[(k, name, how) for k in (3, 10, 1000) for name in DIGITS for how in ("mean", "sum")],
     but_not={
         "a mask of -1e9": (3, "float64", "sum", -1e9),

@@ -366,7 +366,7 @@ def truths(classes: int) -> Iterator[tuple[Array, Array]]:
 
 
 def keeps(q: Array, p: Array, order: bool = True) -> None:
-    """The class of largest report is the likeliest, and in few classes the order is the same."""
+    """The class of largest report is the likeliest, and in few classes the order stays the same."""
     assert (p.argmax(-1) == q.argmax(-1)).all()
     if order and q.shape[1] <= 10:
         assert (np.argsort(p, -1, kind="stable") == np.argsort(q, -1, kind="stable")).all()
@@ -385,7 +385,7 @@ test_a_temperature_keeps_the_decision = claim(
 )(keeps)
 test_who_keeps_decisions = claim(
     "The curves for smoothing and focal loss cross the diagonal",
-    "the classes keep their order, ... is the same.",
+    "the classes keep their order, ... stays the same.",
     on=lambda: (case for k in (2, 3, 10, 1000) for case in truths(k)),
     but_not=lambda: {
         f"weights, {k} classes": (normal(p * np.r_[3.0, np.ones(k - 1)]), p)

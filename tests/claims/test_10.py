@@ -138,7 +138,7 @@ LARGE, TWO = 10_000, [np.array([9, 11]), np.array([90, 110])]
 
 @claim(
     "so they show $(k - 1)/k$ of it.",
-    "So with $k$ answers to each of many prompts and a large $B$",
+    "With $k$ answers to each of many prompts and a large $B$",
     "From one length per prompt you cannot tell",
     "over all prompts the lost share cannot exceed the second value",
     "To *first order* (in the term of order $1/B$), only the variance",
@@ -404,7 +404,7 @@ def ends(padded: bool) -> tuple[Array, Array]:
 
 @claim(
     "A sum divided by a constant is proper, and so is a mean over",
-    "In two cases, for instance, the average is harmless to a flexible model ... with positive factors.",
+    "In at least two cases the average is harmless to a flexible model ... with positive factors.",
     on=lambda: [(tilted(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
         "0.12: the mean over each sequence, whose letters say nothing of its length": (

@@ -61,7 +61,7 @@ def test_the_order_of_the_bias(lengths: Array, law: Array, power: float = 1, cop
 @pytest.mark.slow
 @pytest.mark.claim("10", "with one sequence to a step and every tenth step clipped")
 @claim(
-    "A *clipped* step, the Trainer's default",
+    "*Clipping*, the Trainer's default",
     "The coin's long sequences are clipped more often",
     on=[(1, 1.45, 0.098, 9.02), (4, 2.1, 0.25, 9.50), (32, 8.7, 0.103, 9.96)],
     but_not={

@@ -147,7 +147,7 @@ def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, 
 
 @pytest.mark.slow
 @claim(
-    "with the ridge chosen for each $m$, sixteen votes end below the floor",
+    "With the ridge chosen for each $m$, sixteen votes end below the floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),
@@ -217,7 +217,7 @@ def smoothed(who: str, z: Array, y: Array, eps: float) -> float:
 @claim(
     "PyTorch, Keras (if the classes are on the array's last axis) and xent, after",
     "Label smoothing has two conventions:",
-    "Put 0.9 into a framework's `label_smoothing`, and",
+    "Put such an ε, say 0.9, into a framework's `label_smoothing`, and",
     on=[(who, K, eps) for who in ("PyTorch", "Keras", "xent") for K in (2, 3, 10) for eps in (0.0, 0.1, 0.9)]
     + [("PyTorch", K, 0.9, 0.9 * (K - 1) / K) for K in (2, 3, 1000)],
     but_not={

@@ -130,7 +130,7 @@ def test_the_balance_of_the_two_parts(what: str, sizes: Array) -> None:
 
 
 @claim(
-    "From 16 classes on, the label's gradient is larger here at every $T$",
+    "But from 16 classes on, the label's gradient is the larger one here at every $T$",
     on=[16, 20, 64, 256, 1024],
     but_not={"eight": 8, "four": 4},
 )
@@ -161,7 +161,7 @@ def test_the_size_of_a_wrong_answer(K: int, z: Array, right: bool = False) -> No
 
 @claim(
     "Where it is measured again every ten steps",
-    "the soft gradient is, after 150 steps, a quarter",
+    "the soft gradient is a quarter",
     "So measure again as you train.",
     on=[(K, seed, 10, 1.0) for K in (10, 100) for seed in (0, 1, 2)]
     + [(10, 0, 151, 0.25), (100, 0, 151, 0.2)],
@@ -262,8 +262,8 @@ def gains(better: str, worse: str, key: str = "0.01", other: str = "0.01", least
 
 
 test_another_teacher_and_learning_rate = claim(
-    "Where labels and soft targets at $T = 4$ chose it too",
-    "Students of one of 4 units, which errs on a fifth",
+    "Where labels and soft targets at $T = 4$ chose this rate too",
+    "Students of a teacher of 4 units, which errs on a fifth",
     on=[
         ("teacher of 64", "labels", "0.01", "0.03", 0.1),
         ("teacher of 64", "labels", "0.01", "0.01", 0.1),
@@ -396,7 +396,7 @@ test_a_student_that_can = claim(
 @claim(
     "Accuracy does not tell the two teachers apart",
     "The bias of this teacher is worse",
-    "The labels and the truth have the same mean",
+    "Labels and truth give the same mean",
     "with the teacher that is a little unsure the loss scatters no more",
     on=[(seed, 0.8, 4.0) for seed in range(10)],
     but_not={"the two exchanged": (0, 4.0, 0.8), "a teacher that is hardly too sure": (0, 0.8, 1.1)},

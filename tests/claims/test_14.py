@@ -315,7 +315,6 @@ PARTS = (0.0, 0.2, 0.6, 1.0)
 
 @claim(
     "A mean over each sequence tilts students",
-    "with labels, a mean over each sequence shortens",
     on=[(says, part) for says in ("labels", "distributions") for part in PARTS],
     but_not={
         f"{says} for {other}, {part}": (says, part, other)

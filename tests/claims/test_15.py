@@ -253,7 +253,7 @@ LAYERS = [(1.0, 300, 64), (8.0, 300, 64), (2.0, 2000, 16), (4.0, 1000, 256), (4.
 
 @pytest.mark.slow
 @claim(
-    "below half a nat, a tenth of the divergence costs about three times the error",
+    "below half a nat, dividing the divergence by ten multiplies the error by about three",
     "Near its teacher a student loses more of its gradient",
     on=LAYERS,
     but_not={

@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 @claim(
-    "add 5 to all of them and no",
+    "add 5 to all of them, and no",
     on=lambda: [(rng(1).normal(0, s, 6), 5.0) for s in (0, 1, 100)],
     but_not={"twice the scores": (np.array([1.0, 2.0, 4.0]), None)},
 )

@@ -83,7 +83,7 @@ def test_nothing_to_be_seen() -> None:
     holds(contains, (blocks, ratio("B=16").mean()), but_not={"B=4": (blocks, four)})
 
 
-@pytest.mark.claim("11", "The larger part of the cost is in the spelling")
+@pytest.mark.claim("11", "Most of the cost lies in the spelling")
 def test_the_spelling_costs_more() -> None:
     """More than three nats in the characters, and in all; the tilt alone costs less than three."""
     arms, others = ("B=1", "bucketed"), ("B=4", "B=16", "B=64", "blocks")
@@ -288,7 +288,7 @@ def test_fuller_meanings_lose_more() -> None:
 
 
 @pytest.mark.claim("11", "the model expects a few hundredths of an end too many")
-@pytest.mark.claim("11", "the tilt is in that choice")
+@pytest.mark.claim("11", "the tilt lies in that choice")
 def test_the_end_hardly_shows_it() -> None:
     """The shares of the two kinds of text account for their lengths, and the end's own calibration does not."""
 
