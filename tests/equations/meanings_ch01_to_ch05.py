@@ -203,12 +203,7 @@ def events(d: Draw) -> Env:
     law = d.probs(8)[:, 0]
     a, b = {0, 1, 2, 5}, ({0, 1, 2, 3, 5, 6} if d.number == 4 else {1, 2, 7})
     of = lambda s: mp.fsum(law[i] for i in s)
-    return {
-        "P(AcapB)": of(a & b),
-        "P(A)": of(a),
-        "P(B)": of(b),
-        "P(B|A)": mp.fsum(law[i] / of(a) for i in a & b),
-    }
+    return {"P(AcapB)": of(a & b), "P(A)": of(a), "P(B|A)": mp.fsum(law[i] / of(a) for i in a & b)}
 
 
 def gibbs(d: Draw) -> Env:
