@@ -234,6 +234,27 @@ def one_number() -> nn.Module:
     return net
 
 
+def casting() -> nn.Module:
+    """In float32, but for a linear layer whose matrix product is computed in bfloat16."""
+    torch.manual_seed(0)
+    last = nn.Linear(8, CLASSES)
+    half = Apply(
+        lambda x: nn.functional.linear(x.bfloat16(), last.weight.bfloat16(), last.bias.bfloat16()).float()
+    )
+    half.last = last
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), half)
+
+
+def outliving(counts: list[int]) -> Step:
+    """Divide by all targets since training began."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        counts.extend(map(count, batches))
+        sums_over(lambda _: sum(counts))(net, batches)
+
+    return step
+
+
 def in_float32() -> nn.Module:
     return model().float()
 
@@ -393,6 +414,10 @@ LOOPS: dict[str, Row] = {
     "a loss scale, and a mean of means": (
         RAGGED, means_over(lambda k: k / 2**16), PLAIN, False, MEANS + r"; and 2\^16 = "),
     "autocast, right": (RAGGED, autocast(RIGHT), {"net": in_float32}, True, "^none: .* within 0.016"),
+    "a cast in the forward pass, right": (RAGGED, RIGHT, {"net": casting}, True, "^none: .* within 0.016"),
+    "a cast in the forward pass, a mean of means": (RAGGED, NAIVE, {"net": casting}, False, MEANS + "$"),
+    "a count that outlives the step": (RAGGED, outliving([]), {}, False,
+        "^the step does not repeat: .* differ by 0.5 in size alone, as where a count outlives the step$"),
     "two terms, each a mean": (RAGGED, then(NAIVE, means_over(lambda k: k, z_loss)), {}, False,
         MEANS + "; and .* two terms that have two denom"),
     "two terms, each by its count": (
@@ -634,6 +659,26 @@ def everywhere(n: float) -> float:
     return float(total)
 
 
+def stands_in(denominator: Any) -> Step:
+    """Batches that count alone, so that a rank may run out of them; FSDP2 sums the ranks' gradients."""
+
+    def step(net: Any, batches: list[Batch]) -> None:
+        loader = [batch for batch in batches if count(batch)]
+        summed = isinstance(net, FSDPModule)
+        if summed:
+            net.set_gradient_divide_factor(1.0)
+        for window in xent.torch.accumulate(loader, len(batches), targets=1, denominator=denominator):
+            for micro in window:
+                with synchronised(net, micro.is_last):
+                    logits, y = net(micro.batch[0]), micro.batch[1]
+                    loss = xent.torch.cross_entropy(logits, y, ignore_index=IGNORED, reduction="sum")
+                    (loss * micro.scale / (W if summed else 1)).backward()
+        if summed:
+            net.set_gradient_divide_factor(float(W))
+
+    return step
+
+
 def all_but_the_last(net: nn.Module, batches: list[Batch]) -> None:
     for p in [*net.parameters()][:-1]:
         if p.grad is not None:
@@ -644,6 +689,12 @@ W = 2
 SIX = [6, 2, 1, 2, 6, 3]  # three micro-batches on each rank
 RANK_LOOPS: dict[str, Row] = {
     "right": (SIX, by_accumulate, PLAIN, True, "^none: [^;]*$"),
+    "a rank that never has a batch": (SIX[:3] + [0] * 3, stands_in("tokens"), PLAIN, True, WHOLE),
+    "a rank that runs out, by sequences": (
+        [*SIX[:5], 0], stands_in("sequences"), {"reference": lambda net, b: sums_over(lambda _: 10)(net, [b])}, True,
+        WHOLE),
+    "a rank that runs out, by a constant": (
+        [*SIX[:5], 0], stands_in(64.0), {"reference": lambda net, b: sums_over(lambda _: 64)(net, [b])}, True, WHOLE),
     "both": (SIX, loop(lambda b, i: 1 / len(b) / count(b[i])), {}, False,
              "^a mean of means over the micro-batches and over the ranks: [^;]*$"),
     "micro-batches": (SIX, loop(lambda b, i: W / len(b) / everywhere(count(b[i]))), {}, False,
