@@ -20,7 +20,10 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            It was added, for the longest runs alone, when on-policy forward had led "from labels" there in two seeds
            from labels x4: the same along four texts of the teacher's for each training meaning: how much of what fresh
            texts gain needs no more than four (nine times the steps read each of one text 28 times, of four 7 times, a
-           fresh one once). For the longest runs alone, too, added last
+           fresh one once). For the longest runs alone, too, added later
+           from labels, plain x4; fresh, plain: the same texts as "from labels x4" and as "fresh texts", also from the
+           student of labels, but by cross-entropy: nobody scores them. For the longest runs alone, added last: what
+           are distributions worth when training has ended and text is plenty?
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -29,7 +32,8 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            "fresh texts". 6. Reverse and JSD miss fewer slots because they are sharper: slots of every arm at a
            temperature of one half, too. 7. The students of labels are too sure, and a temperature would do:
            `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels had
-           been seen, and none of a teacher's.) The teacher stands in the table as well.
+           been seen, and none of a teacher's.) 8. Distributions lead because training is short or text scarce: the
+           plain arms from the student of labels. The teacher stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
            part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
@@ -43,7 +47,9 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
            rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
            nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
-           of that length: none, as before. "From labels x4" has what "from labels" has.
+           of that length: none, as before. "From labels x4" has what "from labels" has. For the last seeds "from
+           labels", with one and with four texts, fresh texts and the two plain arms chose alpha again, by runs of
+           that length, and the plain ones dropout before it.
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
@@ -55,9 +61,10 @@ Measured   on 400 test meanings: nats a word of people's answers; `gap`, these l
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      eight, and four for the last runs, each with its own teacher, labelled meanings and initial values, alike for
-           all arms; one after the other; with three times the steps two. The teachers of seeds 0 to 4 were trained
-           again for the longer runs, on another processor, and differ in their digits from those of the others.
+Seeds      eight, and four for each of the last two sets of runs, each with its own teacher, labelled meanings and
+           initial values, alike for all arms; one after the other; with three times the steps two. The teachers of
+           seeds 0 to 4 were trained again for the longer runs, on another processor, and differ in their digits from
+           those of the others.
            Foretold when those of labels, distributions and texts x4 and one of JSD had been run with three times the
            steps: with nine times, "from labels" and on-policy forward stay within 0.05 nats of each other; JSD loses
            half of its third of a nat to "from labels", reverse a third of its two fifths; no other arm gains 0.05. In
@@ -65,7 +72,8 @@ Seeds      eight, and four for the last runs, each with its own teacher, labelle
            The other six seeds and "fresh texts" followed, with forecasts of their own: on-policy leads because text
            never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
            11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
-           these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels".
+           these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels". In seeds
+           12 to 15 all five stand side by side; what was foretold of them was written when all else was known.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -139,11 +147,13 @@ ARMS = {
     "labels + validation": Arm(validation=True),
     "fresh texts": Arm("fresh", "forward", warm=True, steps=320),
     "from labels x4": Arm("four", "forward", warm=True, steps=320),
+    "from labels, plain x4": Arm("four", warm=True, steps=320),
+    "fresh, plain": Arm("fresh", warm=True, steps=320),
 }
 TUNED_AS = {"labels + validation": "labels", "from labels x4": "from labels"}
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
-CELLS += [(name, FEW) for name in list(ARMS)[4:-2]]  # all but those of the longest runs alone
+CELLS += [(name, FEW) for name in list(ARMS)[4:-4]]  # all but those of the longest runs alone
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
@@ -155,9 +165,14 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (3, range(2), FROM_LABELS),
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
+    (9, range(12, 16), [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-3:])]),
 ]
-LONG = 9  # times the steps, for which these choose dropout again
-CHOSEN_AGAIN = ("from labels", "on-policy forward", "fresh texts")
+LONG = 9  # times the steps, for which these choose settings again
+CHOSEN_AGAIN = {
+    "on-policy forward": ("dropout",),
+    **dict.fromkeys(("from labels", "fresh texts", *list(ARMS)[-2:]), ("dropout", "alpha")),
+    "from labels x4": ("alpha",),
+}
 
 
 class Job(NamedTuple):
@@ -229,7 +244,8 @@ class Owned:
         if share == ALL:
             raise ValueError(f"share: expected a part, which leaves prompts without answers, got {share}")
         if arm.texts in WRITES:
-            return Pool([]), Pool(self.written[TEXTS], self.scored[1]) if arm.texts == "fresh" else Pool([])
+            said = self.scored[1] if arm.loss != "labels" else None
+            return Pool([]), Pool(self.written[TEXTS], said) if arm.texts == "fresh" else Pool([])
         if arm.texts == "human":
             human = self.labelled(share)
             return Pool(human, log_q(self.teacher, human)), Pool(self.validation, self.scored[2])
@@ -293,16 +309,16 @@ def fit(
     parameters = [p.detach() for p in model.parameters()]
     average = [p.clone() for p in parameters]
     looked, kept, best = copy.deepcopy(model).eval(), model, (math.inf, math.inf, 0)
-    curve, scored, own_batches = [], 0, iter([[0]])
+    curve, supplied, own_batches = [], 0, iter([[0]])
     ends = np.cumsum([0, *(len(p.reply) for p in soft.pairs)])
     for step in range(1, steps + 1):
         if alpha and arm.texts in WRITES and step % WRITTEN_FOR == 1:
             asked = [own.order[i] for _ in range(WRITTEN_FOR) for i in next(softs)]
             writer = model if arm.texts == "own" else own.teacher
             pairs = texts_of(writer, asked, 1000 * own.seed + step)
-            soft = Pool(pairs, log_q(own.teacher, pairs))
+            soft = Pool(pairs, log_q(own.teacher, pairs) if arm.loss != "labels" else None)
             ends = np.cumsum([0, *(len(p.reply) for p in pairs)])
-            scored += int(ends[-1])
+            supplied += int(ends[-1])
             own_batches = iter(np.arange(len(asked)).reshape(-1, count).tolist())
         loss = torch.zeros(())
         if alpha < 1:
@@ -328,7 +344,8 @@ def fit(
             if step == at or (at is None and step - best[2] >= patience):
                 break
     row: Row = dict(zip(("own", "validation", "best_step"), best, strict=True)) | {"steps_run": step}
-    return kept, row | {"scored": scored, "seconds": time.process_time() - start, "curve": curve}
+    row |= {"written": supplied * (arm.texts == "fresh"), "scored": supplied * (arm.loss != "labels")}
+    return kept, row | {"seconds": time.process_time() - start, "curve": curve}
 
 
 # ---------------------------------------------------------------- the evaluation
@@ -438,7 +455,7 @@ class Runs:
 
     def tuned(self, name: str, share: float, times: float = 1) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        if name in TUNED_AS:
+        if name in TUNED_AS and not (times == LONG and name in CHOSEN_AGAIN):
             return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
@@ -460,7 +477,11 @@ class Runs:
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
 
         if longer:
-            return best(self.tuned(name, share), "dropout", DROPOUTS)
+            job = self.tuned(name, share)
+            for field in CHOSEN_AGAIN[name]:
+                grid, by = (DROPOUTS, "own") if field == "dropout" else (ALPHAS, "validation")
+                job = best(job, field, grid, by)
+            return job
         job = Job(self.tuned(name, FEW).rate if share == PART else arm.rate, alpha=0.8 if arm.texts else 0.0)
         job = best(job if share == PART else best(job, "rate", RATES), "dropout", DROPOUTS)
         return best(job, "alpha", ALPHAS, "validation") if arm.texts else job
@@ -485,9 +506,7 @@ class Runs:
             model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
-        row["written"] = 0 if arm.texts == "human" else len(texts.words())
-        if arm.texts == "fresh":
-            row["written"] = row["scored"]
+        row["written"] = row["written"] or (0 if arm.texts == "human" else len(texts.words()))
         row["scored"] = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
@@ -555,7 +574,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 
 
 def main() -> None:
-    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=12)
+    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=16)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     given = parser.parse_args()
     data = load(given.data, 1)

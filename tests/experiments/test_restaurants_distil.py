@@ -183,7 +183,9 @@ def test_a_run_repeats_and_keeps_its_best_look(data: Data, own: Owned, name: str
     validation = own.pool(ARMS[name], 0.25)[1] if alpha else distil.Pool([])
     value, nats = distil.objective(one, ARMS[name], alpha, own, validation)
     assert abs(value - row["own"]) < 1e-6 and abs(nats - row["validation"]) < 1e-6
-    assert (row["scored"] > 0) == (ARMS[name].texts in distil.WRITES)
+    arm = ARMS[name]
+    assert (row["scored"] > 0) == (arm.texts in distil.WRITES and arm.loss != "labels")
+    assert (row["written"] > 0) == (arm.texts == "fresh")
 
 
 def test_the_best_look_is_kept(data: Data, own: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
