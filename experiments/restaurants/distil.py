@@ -23,7 +23,7 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            fresh one once). For the longest runs alone, too, added later
            from labels, plain x4; fresh, plain: the same texts as "from labels x4" and as "fresh texts", also from the
            student of labels, but by cross-entropy: nobody scores them. For the longest runs alone, added last: what
-           are distributions worth when training has ended and text is plenty?
+           are distributions still worth after so many steps, along a few texts and along as many as one likes?
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -33,7 +33,9 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            temperature of one half, too. 7. The students of labels are too sure, and a temperature would do:
            `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels had
            been seen, and none of a teacher's.) 8. Distributions lead because training is short or text scarce: the
-           plain arms from the student of labels. The teacher stands in the table as well.
+           plain arms from the student of labels, with three times the steps (where more would overfit), nine, and 27.
+           Along fresh texts both losses have one optimum, and a lead can only be one of text and steps. The teacher
+           stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
            part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
@@ -47,9 +49,9 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
            rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
            nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
-           of that length: none, as before. "From labels x4" has what "from labels" has. For the last seeds "from
-           labels", with one and with four texts, fresh texts and the two plain arms chose alpha again, by runs of
-           that length, and the plain ones dropout before it.
+           of that length: none, as before. "From labels x4" has what "from labels" has. The plain arms from the
+           student of labels, the rivals, chose all three again at that length (alpha below 1, so that a batch holds
+           as many texts); with three times the steps they have what they chose in half of them.
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
@@ -73,7 +75,7 @@ Seeds      eight, and four for each of the last two sets of runs, each with its 
            never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
            11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
            these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels". In seeds
-           12 to 15 all five stand side by side; what was foretold of them was written when all else was known.
+           12 to 15 all five stand side by side, the fresh pair with 27 times the steps in two of them.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -166,12 +168,13 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
     (9, range(12, 16), [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-3:])]),
+    (3, range(12, 16), [("from labels x4", FEW), ("from labels, plain x4", FEW)]),
+    (27, range(12, 14), [("fresh texts", FEW), ("fresh, plain", FEW)]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = {
-    "on-policy forward": ("dropout",),
-    **dict.fromkeys(("from labels", "fresh texts", *list(ARMS)[-2:]), ("dropout", "alpha")),
-    "from labels x4": ("alpha",),
+    **dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",)),
+    **dict.fromkeys(("from labels, plain x4", "fresh, plain"), ("rate", "dropout", "alpha")),
 }
 
 
@@ -455,12 +458,12 @@ class Runs:
 
     def tuned(self, name: str, share: float, times: float = 1) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        if name in TUNED_AS and not (times == LONG and name in CHOSEN_AGAIN):
+        if name in TUNED_AS:
             return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
         arm, key = ARMS[name], (name, share, TUNING_SEED)
-        longer = times == LONG and name in CHOSEN_AGAIN
+        longer = times >= LONG and name in CHOSEN_AGAIN
         part = LONG if longer else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
         rows = [r for r in records(self.folder) if (r["arm"], r["share"], r["seed"]) == key]
         known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows if abs(r["part"] - part) < 0.01}
@@ -476,15 +479,17 @@ class Runs:
 
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
 
+        grids = {"rate": (RATES, "own"), "dropout": (DROPOUTS, "own"), "alpha": (ALPHAS, "validation")}
         if longer:
             job = self.tuned(name, share)
             for field in CHOSEN_AGAIN[name]:
-                grid, by = (DROPOUTS, "own") if field == "dropout" else (ALPHAS, "validation")
-                job = best(job, field, grid, by)
+                grid, by = grids[field]
+                job = best(job, field, [x for x in grid if x < 1], by)
             return job
         job = Job(self.tuned(name, FEW).rate if share == PART else arm.rate, alpha=0.8 if arm.texts else 0.0)
-        job = best(job if share == PART else best(job, "rate", RATES), "dropout", DROPOUTS)
-        return best(job, "alpha", ALPHAS, "validation") if arm.texts else job
+        for field in ("rate", "dropout", "alpha")[share == PART : 3 if arm.texts else 2]:
+            job = best(job, field, *grids[field])
+        return job
 
     def work(self, seeds: Sequence[int]) -> None:
         """Make what the folder lacks, seed by seed; then the longer runs."""
@@ -506,7 +511,7 @@ class Runs:
             model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
-        row["written"] = row["written"] or (0 if arm.texts == "human" else len(texts.words()))
+        row["written"] = row.get("written") or (0 if arm.texts == "human" else len(texts.words()))
         row["scored"] = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
@@ -551,7 +556,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
     runs.sort(key=lambda r: (r["part"], r["seed"]))  # within a seed as they were made
     forecasts = json.loads((HERE / "distillation_prediction.json").read_text())["forecasts"]
     for row in forecasts:
-        of_row = [r for r in runs if r["seed"] >= row.get("from_seed", 0)]
+        of_row = [r for r in runs if row.get("from_seed", 0) <= r["seed"] < row.get("to_seed", math.inf)]
         cell = row["key"], row["arm"], row["share"], row.get("minus"), row.get("part", 1)
         row |= shared.rounded(paired(of_row, *cell), ".4g")
         (low, high), mean, half = row["between"], row["mean"], row["half"]
