@@ -33,9 +33,8 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            temperature of one half, too. 7. The students of labels are too sure, and a temperature would do:
            `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels had
            been seen, and none of a teacher's.) 8. Distributions lead because training is short or text scarce: the
-           plain arms from the student of labels, with three times the steps (where more would overfit), nine, and 27.
-           Along fresh texts both losses have one optimum, and a lead can only be one of text and steps. The teacher
-           stands in the table as well.
+           plain arms from the student of labels. Along fresh texts both losses have one optimum, and a lead can only
+           be one of text and steps. The teacher stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
            part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
@@ -50,8 +49,9 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
            nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
            of that length: none, as before. "From labels x4" has what "from labels" has. The plain arms from the
-           student of labels, the rivals, chose all three again at that length (alpha below 1, so that a batch holds
-           as many texts); with three times the steps they have what they chose in half of them.
+           student of labels, the rivals, chose all three again at that length, and when they had taken another
+           alpha than before (.95), the three that they are compared with chose theirs again as well, for their seeds
+           (below 1, so that a batch holds as many texts).
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
@@ -75,7 +75,7 @@ Seeds      eight, and four for each of the last two sets of runs, each with its 
            never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
            11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
            these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels". In seeds
-           12 to 15 all five stand side by side, the fresh pair with 27 times the steps in two of them.
+           12 to 15 all five stand side by side.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -161,21 +161,21 @@ TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
     (name, FEW) for name in ("from labels", "on-policy forward", "on-policy JSD", "on-policy reverse")
 ]
+LAST = range(12, 16)
 RUNS = [  # how many times the steps, which seeds, and which cells
     (1, range(8), CELLS),
     (3, range(2), [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW)]),
     (3, range(2), FROM_LABELS),
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
-    (9, range(12, 16), [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-3:])]),
-    (3, range(12, 16), [("from labels x4", FEW), ("from labels, plain x4", FEW)]),
-    (27, range(12, 14), [("fresh texts", FEW), ("fresh, plain", FEW)]),
+    (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-3:])]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
-CHOSEN_AGAIN = {
-    **dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",)),
-    **dict.fromkeys(("from labels, plain x4", "fresh, plain"), ("rate", "dropout", "alpha")),
-}
+CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))
+PLAIN = list(ARMS)[-2:]
+# For the last seeds; below 1, so that a batch holds as many texts.
+CHOSEN_LAST = dict.fromkeys(("from labels", "from labels x4", "fresh texts"), ("alpha",))
+CHOSEN_LAST |= dict.fromkeys(PLAIN, ("rate", "dropout", "alpha"))
 
 
 class Job(NamedTuple):
@@ -456,15 +456,15 @@ class Runs:
         model, row = fit(model, arm, job, own, share, round(part * arm.steps), patience, at)
         return model, {"arm": name, "share": share, "seed": seed, "part": part, **job._asdict(), **row}
 
-    def tuned(self, name: str, share: float, times: float = 1) -> Job:
+    def tuned(self, name: str, share: float, times: float = 1, seed: int = 0) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        if name in TUNED_AS:
+        again = {} if times != LONG else CHOSEN_LAST if seed in LAST else CHOSEN_AGAIN
+        if name in TUNED_AS and name not in again:
             return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
             return self.tuned(name, FEW)
         arm, key = ARMS[name], (name, share, TUNING_SEED)
-        longer = times >= LONG and name in CHOSEN_AGAIN
-        part = LONG if longer else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
+        part = LONG if name in again else 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
         rows = [r for r in records(self.folder) if (r["arm"], r["share"], r["seed"]) == key]
         known = {Job(r["rate"], r["dropout"], r["alpha"]): r for r in rows if abs(r["part"] - part) < 0.01}
 
@@ -480,9 +480,9 @@ class Runs:
             return job._replace(**{field: climb(grid, getattr(job, field), value)})
 
         grids = {"rate": (RATES, "own"), "dropout": (DROPOUTS, "own"), "alpha": (ALPHAS, "validation")}
-        if longer:
+        if name in again:
             job = self.tuned(name, share)
-            for field in CHOSEN_AGAIN[name]:
+            for field in again[name]:
                 grid, by = grids[field]
                 job = best(job, field, [x for x in grid if x < 1], by)
             return job
@@ -508,7 +508,7 @@ class Runs:
             row, model = dict(stored["row"]), Describer(self.data, *arm.size).eval()
             model.load_state_dict(stored["state"])
         else:
-            model, row = self.made(name, share, seed, self.tuned(name, share, part), part)
+            model, row = self.made(name, share, seed, self.tuned(name, share, part, seed), part)
         texts = own.pool(arm, share)[0] if arm.texts and row["alpha"] else Pool([])
         row["answers"] = len(own.labelled(share)) + len(own.validation) * arm.validation
         row["written"] = row.get("written") or (0 if arm.texts == "human" else len(texts.words()))
