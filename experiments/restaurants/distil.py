@@ -24,6 +24,7 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            from labels, plain x4; fresh, plain: the same texts as "from labels x4" and as "fresh texts", also from the
            student of labels, but by cross-entropy: nobody scores them. For the longest runs alone, added last: what
            are distributions still worth after so many steps, along a few texts and along as many as one likes?
+           from labels, alpha .8: "from labels" as the other seeds had it, beside those that chose alpha again
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -148,14 +149,16 @@ ARMS = {
     "from labels": Arm("one", "forward", warm=True, steps=320),
     "labels + validation": Arm(validation=True),
     "fresh texts": Arm("fresh", "forward", warm=True, steps=320),
+    "from labels, alpha .8": Arm("one", "forward", warm=True, steps=320),
     "from labels x4": Arm("four", "forward", warm=True, steps=320),
     "from labels, plain x4": Arm("four", warm=True, steps=320),
     "fresh, plain": Arm("fresh", warm=True, steps=320),
 }
-TUNED_AS = {"labels + validation": "labels", "from labels x4": "from labels"}
+TUNED_AS = {"labels + validation": "labels"}
+TUNED_AS |= dict.fromkeys(("from labels x4", "from labels, alpha .8"), "from labels")
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
-CELLS += [(name, FEW) for name in list(ARMS)[4:-4]]  # all but those of the longest runs alone
+CELLS += [(name, FEW) for name in list(ARMS)[4:-5]]  # all but those of the longest runs alone
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
@@ -168,7 +171,7 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (3, range(2), FROM_LABELS),
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
-    (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-3:])]),
+    (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-4:])]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))
