@@ -35,7 +35,8 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels had
            been seen, and none of a teacher's.) 8. Distributions lead because training is short or text scarce: the
            plain arms from the student of labels. Along fresh texts both losses have one optimum, and a lead can only
-           be one of text and steps. The teacher stands in the table as well.
+           be one of text and steps: these two have 27 times the steps, too, in two seeds, with the settings of nine.
+           The teacher stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
            part, but for its training on all training answers. In as many steps, the seconds of "distributions" at 5 %
@@ -172,6 +173,7 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (9, range(8), [*FROM_LABELS, ("fresh texts", FEW)]),
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
     (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-4:])]),
+    (27, LAST[:2], [("fresh texts", FEW), ("fresh, plain", FEW)]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))
@@ -461,7 +463,7 @@ class Runs:
 
     def tuned(self, name: str, share: float, times: float = 1, seed: int = 0) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        again = {} if times != LONG else CHOSEN_LAST if seed in LAST else CHOSEN_AGAIN
+        again = {} if times < LONG else CHOSEN_LAST if seed in LAST else CHOSEN_AGAIN
         if name in TUNED_AS and name not in again:
             return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
