@@ -187,8 +187,6 @@ ROWS: dict[str, Any] = {
     "eq-kd-readout": m.distil,
     "eq-kd-consistent": models.shifted,
     "eq-kd-moments": models.moments,
-    "eq-kd-several": models.teachers,
-    "eq-kd-geometric": models.teachers,
     "eq-avg-coin": s.two_losses,
     "eq-avg-optimum": s.optimum,
     "eq-avg-tilt": s.tilt,
