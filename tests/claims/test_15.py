@@ -142,7 +142,6 @@ def one_block(rows: int, classes: int, of: Any, models: int = 1, own: float = 1.
 
 test_linear_losses_never_hold_the_logits = claim(
     "The linear losses of `xent.torch` have the gradients of the plain losses",
-    "In float32 on a CPU a block holds 12 MiB of each model's logits",
     on=[(800, 10_000, "labels"), (4000, 3000, "labels"), (80, 110_000, "labels"), (1600, 5000, "forward", 2),
         (1600, 5000, "jsd", 2), (800, 10_000, "1"), (40_000, 600, "64")],
     but_not={"12 MiB for both models": (1600, 5000, "forward", 1), "no cache": (40_000, 600, "64", 1, 0),
