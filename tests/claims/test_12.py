@@ -1,4 +1,4 @@
-"""Chapter 12's claims: soft targets and their noise, smoothing, divergences, a mixture inside the loss."""
+"""Chapter 12's claims: votes and their noise, smoothing, divergences, a mixture inside the loss."""
 
 from __future__ import annotations
 
@@ -38,28 +38,23 @@ def soft_fit(x: Array, t: Array, ridge: float, gtol: float = 1e-6) -> Array:
     return np.asarray(found.x.reshape(x.shape[1], -1))
 
 
-def tuned(x: Array, t: Array, votes: Array) -> float:
-    """The ridge of least loss on the votes of two quarters, held out in turn."""
+def tuned(x: Array, t: Array) -> float:
+    """The ridge of least loss on two quarters, held out in turn."""
     lost = np.zeros(len(RIDGES))
     for k in range(2):
         out = np.arange(len(x)) % 4 == k
         for i, ridge in enumerate(RIDGES):
             z = x[out] @ soft_fit(x[~out], t[~out], ridge, ROUGH)
-            lost[i] += xent.soft_cross_entropy(z, votes[out])
+            lost[i] += xent.soft_cross_entropy(z, t[out])
     return float(RIDGES[lost.argmin()])
 
 
-def left(x: Array, t: Array, ridge: float | None, votes: Array, test: Array, truth: Array) -> float:
-    """What a fit to t leaves of the divergence from the truth, with a ridge or with the one that the votes choose."""
-    return divergence(truth, xent.softmax(test @ soft_fit(x, t, ridge or tuned(x, t, votes))))
-
-
 @cache
-def pictures() -> tuple[Array, Array, Array]:
-    """The digits, their labels, and the chapter's simulated truth."""
+def pictures() -> tuple[Array, Array]:
+    """The digits, and the chapter's simulated truth."""
     digits = load_digits()
     x = np.column_stack([digits.data / 16, np.ones(len(digits.data))])
-    return x, digits.target, xent.softmax(x @ soft_fit(x, np.eye(10)[digits.target], 1e-3))
+    return x, xent.softmax(x @ soft_fit(x, np.eye(10)[digits.target], 1e-3))
 
 
 def normal(p: Array) -> Array:
@@ -81,14 +76,15 @@ WAYS = ((900, 1), (300, 3), (150, 6), (75, 12))
 @cache
 def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Array:
     """What m votes on each of n pictures leave of the divergence, with a ridge or with the one that they choose."""
-    x, _, truth = pictures()
+    x, truth = pictures()
     found = []
     for seed in range(seeds):
         g = rng(5000 + seed)
         order = g.permutation(len(x))
         train, test = order[:n], order[900:]
         t = g.multinomial(m, truth[train]) / m if m else truth[train]
-        found.append(left(x[train], t, ridge, t, x[test], truth[test]))
+        w = soft_fit(x[train], t, ridge or tuned(x[train], t))
+        found.append(divergence(truth[test], xent.softmax(x[test] @ w)))
     return np.array(found)
 
 
@@ -130,38 +126,6 @@ def test_the_gap_and_the_number_of_votes(power: float) -> None:
     """Four times the votes: the ratio is known to a fourth of itself or so."""
     two, eight = (votes_left(600, m, 1e-3).mean() - votes_left(600, 0, 1e-3).mean() for m in (2, 8))
     assert two / eight == pytest.approx(4**power, rel=0.4)
-
-
-@cache
-def paid(what: str, ridge: float | None = 1e-3) -> Array:
-    """By seed, the gain of shares of 12 votes over their winner, or of a teacher over one vote."""
-    x, labels, truth = pictures()
-    p, taught, found = np.eye(10)[labels] if what == "agreed" else truth, "teacher" in what, []
-    for seed in range(3 if taught else 6):
-        g = rng(7000 + seed)
-        order = g.permutation(len(x))
-        train, seen, test = order[: 600 if taught else 75], order[600:700], order[900:]
-        cast = 1 if taught else 12
-        votes = g.multinomial(cast, p[train]) / cast
-        soft, hard = (p[train], votes) if taught else (votes, np.eye(10)[votes.argmax(1)])
-        if what == "a poor teacher":
-            soft = xent.softmax(x[train] @ soft_fit(x[seen], g.multinomial(1, p[seen]), 1e-3))
-        found.append([left(x[train], t, ridge, votes, x[test], p[test]) for t in (soft, hard)])
-    return np.diff(found)[:, 0]
-
-
-@pytest.mark.slow
-@claim(
-    "Soft targets can pay off where pictures are scarce",
-    on=[("shares",), ("shares", None), ("a teacher",)],
-    but_not={
-        "annotators who agree": ("agreed",),
-        "a ridge of a tenth": ("shares", 0.1),
-        "a teacher that saw a hundred votes": ("a poor teacher",),
-    },
-)
-def test_where_soft_targets_can_pay_off(*way: Any) -> None:
-    assert apart(paid(*way) - 1e-3)
 
 
 def smoothed(who: str, z: Array, y: Array, eps: float) -> float:
