@@ -260,3 +260,27 @@ def test_the_mixture_inside_on_clean_labels(p: Array, eps: float) -> None:
 def test_the_mixture_inside_needs_its_noise(p: Any, noise: Array, assumed: float) -> None:
     """Noise of .2. Sure classes are the exception: with more noise assumed than there is they come back."""
     np.testing.assert_allclose(inside(0.8 * np.array(p) + 0.2 * noise, assumed), p, atol=2e-3)
+
+
+BELIEFS = {K: normal(0.05 + rng(16).dirichlet(np.ones(K))) for K in (2, 3, 6)}
+
+
+@claim(
+    "gives a row less weight ... is surer than $p$",
+    on=lambda: ((p, r) for p in BELIEFS.values() for r in (0.1, 0.5, 0.7)),
+    but_not=lambda: {
+        "the belief itself": (BELIEFS[3], 0.5, 1.0),
+        "the power 1 + r": (BELIEFS[3], 0.5, 1.5),
+        "the cross-entropy": (BELIEFS[3], 0.0),
+    },
+)
+def test_a_loss_for_noisy_labels(p: Array, r: float, power: float | None = None) -> None:
+    """Its best report, by search; its slope over that of the cross-entropy, as the label's probability rises."""
+    cost = lambda z: p @ (1 - xent.softmax(z) ** r) / r if r else xent.soft_cross_entropy(z, p)  # noqa: E731
+    best = xent.softmax(minimize(cost, np.log(p), tol=1e-14).x)
+    np.testing.assert_allclose(best, normal(p ** (power or 1 / (1 - r))), atol=1e-4)
+    z = torch.zeros(9, len(p), dtype=torch.float64)
+    z[:, 0] = torch.linspace(-6, 6, 9)
+    q = z.requires_grad_().softmax(1)[:, 0]
+    (slope,) = torch.autograd.grad(((1 - q**r) / r if r else -q.log()).sum(), z)
+    assert best.max() > p.max() and (np.diff((slope[:, 0] / (q - 1)).detach()) > 1e-9).all()
