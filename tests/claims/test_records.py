@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -742,20 +741,6 @@ def test_kernels_made_for_the_loss() -> None:
         between(1.6, 2.45, error["Liger"], but_not={way: error[way] for way in exact})
         between(0, 2.5 * MIB, *(used[way] for way in small), but_not={way: used[way] for way in exact})
         between(2.15, 3.15, *(time[way] for way in small), but_not={"no longer than it": time["plain"]})
-
-
-@pytest.mark.claim("15", "It takes $N / \\lceil V / H \\rceil$ rows at a time, rounded up")
-def test_chunks_of_liger() -> None:
-    """What it holds besides the gradients is the logits of a chunk, in bfloat16."""
-
-    def chunks(case: Case, way: str = "Liger", divide: Any = math.ceil, power: Any = math.ceil) -> float:
-        rows = case["rows"] / divide(case["classes"] / case["width"])
-        return float(case["memory"][way] / (2 * 2 ** power(math.log2(rows)) * case["classes"]))
-
-    first, up = HARD[0], math.ceil
-    between(0.98, 1.02, *map(chunks, HARD), but_not={
-        "rounded down": chunks(first, "Liger", up, math.floor), "all rows": chunks(first, "Liger", lambda _: 1),
-        "not rounded": chunks(first, "Liger", up, float), "xent": chunks(first, "xent")})  # fmt: skip
 
 
 @pytest.mark.claim("15", "In these cases rounding the logits cost distillation more precision")

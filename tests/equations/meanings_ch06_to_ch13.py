@@ -435,17 +435,6 @@ def moments(d: Draw) -> Env:
     return {"law_P": law, "mu": mu, "sigma": sigma}
 
 
-def teachers(d: Draw) -> Env:
-    """M teachers; the student that minimises the mean of their divergences, read out at 1."""
-    M, K, T = (2, 1, 3, 2, 4, 2)[d.number], d.classes, d.real(1, 5)
-    p = rows(d.matrix(M, K))
-    soft = lambda e: np.vstack([softmax(log(row[:, None]) / lookup(e, "T")).T for row in p])
-    e: Env = {"M": M, "K": K, "T": T, "p": p, "k": 1 + d.number % K, "free": "k"}
-    e["bar p"] = Let(lambda e: column(mean(own) for own in soft(e).T))
-    e["q"] = Let(lambda e: softmax(lookup(e, "T") * log(lookup(e, "bar p"))))
-    return e | {"over": {"i": range(1, M + 1), "j": range(1, K + 1), "k": range(1, K + 1)}}
-
-
 # ------------------------------------------------------------------------------- 16, the same loss elsewhere
 
 
