@@ -26,7 +26,6 @@ COMPUTED = {
     "ex-gradients-four": [xent.softmax([0, 0, math.log(2)])[0] - 1, xent.softmax([0, 0, math.log(2)])[2]],
     "ex-numerics-four": [2**11 + 1],
     "ex-certify-four": [-math.log(1e-7), -math.log(2**-52)],
-    "ex-frameworks-four": [(1 * 1 + 3 * 3) / (1 + 3), (1 * 1 + 3 * 3) / 2],
     "ex-scoring-four": [0.7, round(0.7)],
     "ex-den-four": [(2 * 3 + 6 * 1) / (2 + 6), (3 + 1) / 2],
     "ex-soft-four": [math.log((0.7 + 0.1) / 0.1)],

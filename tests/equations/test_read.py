@@ -126,7 +126,6 @@ ROWS: dict[str, Any] = {
     "eq-fw-unnormalised": m.unnormalised,
     "eq-fw-kernel-error": m.unnormalised,
     "eq-fw-rescale": m.unnormalised,
-    "eq-fw-smoothing": m.any_class,
     "eq-fw-kl-mean": models.divergences,
     "eq-fw-one-class": models.single,
     "eq-which-distortion": models.distortion,
