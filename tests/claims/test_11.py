@@ -87,7 +87,6 @@ def test_the_order_of_the_bias(power: float, law: Array, lengths: Array, copies:
 
 
 @pytest.mark.slow
-@pytest.mark.claim("10", "with one sequence to a step and every tenth step clipped")
 @claim(
     "*Clipping*, the Trainer's default",
     "The coin's long sequences are clipped more often",
