@@ -27,7 +27,6 @@ COMPUTED = {
     "ex-numerics-four": [2**11 + 1],
     "ex-certify-four": [-math.log(1e-7), -math.log(2**-52)],
     "ex-scoring-four": [0.7, round(0.7)],
-    "ex-den-four": [(2 * 3 + 6 * 1) / (2 + 6), (3 + 1) / 2],
     "ex-soft-four": [math.log((0.7 + 0.1) / 0.1)],
     "ex-kd-pencil": [2 * (1 / 2 - xent.sigmoid(2 / 2)), (0 - 2 - (0 - 2 + 0) / 2) / 2],
     "ex-vocab-pencil": [math.log(1.5 * math.exp(2) + math.exp(2 + math.log(3)))],

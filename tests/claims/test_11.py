@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adversary import claim, lengths_and_laws, printed, refuted, rng, weights
 from records import EXPERIMENTS, holds
-from xent.denominators import eos_optimum, expected_inverse, learnt_distribution
+from xent.denominators import eos_optimum, learnt_distribution
 from xent.sequences import GeometricSource
 
 Array = np.ndarray
@@ -341,33 +341,6 @@ def test_a_divisor_of_contexts_and_draws_that_share_a_source() -> None:
         two = np.full(2, 0.5), np.array([0.9, 0.1]), np.array([[0.9, 0.9], [0.1, 0.1]]), slope
         one = np.ones(1), g.uniform(0.1, 0.9, 1), g.uniform(0.1, 0.9, (1, 2)), slope
         holds(says, one, but_not={"two sources": two})
-
-
-def test_the_bias_at_the_minimum_of_the_summed_loss() -> None:
-    """Gradients with a mean of zero, exactly, for 2 to 6 kinds of items: B times the bias, with B up to 10^5."""
-    the_note_says(r"At the minimum of the summed loss, the gradient has $R = 0$; to first order, both variances are "
-                  r"$\mathrm{Var}[g] / (B \mu^2)$ and the bias is $-\mathrm{Cov}(g, d) / (B \mu^2)$.")  # fmt: skip
-    g = rng(12)
-    for kinds in (2, 3, 6):
-        d, law = np.sort(g.choice(np.arange(1.0, 20), kinds, replace=False)), g.dirichlet(np.full(kinds, 4.0))
-        mu, terms = float(law @ d), g.normal(size=kinds)
-        terms -= law @ terms
-
-        def bias(terms: Array, B: int, d: Array = d, law: Array = law) -> float:
-            return B * float(law @ (terms * expected_inverse(d, d, law, B)))
-
-        def says(
-            bias: float, cov: float, B: int, slack: float = float(np.abs(terms).max() * d.max() ** 2 / mu)
-        ) -> None:
-            assert abs(bias + cov) < 30 / B * slack
-
-        cov, least = float(law @ (terms * d)), 1000
-        both = [(B * mu**2 * bias(terms, B), cov, B) for B in (least, 100_000)]
-        holds(says, *both, but_not={"a bias of zero": (0.0, cov, 100_000)})
-        if kinds > 2:  # Uncorrelated with the sizes and not independent of them: a bias of the second order.
-            terms = np.linalg.svd(np.stack([law, law * d]))[2][-1]
-            says(1e5 * mu**2 * bias(terms, 100_000), 0.0, 100_000, d.max() ** 2 / mu)
-            assert abs(bias(terms, 3)) > 1e-9
 
 
 def test_the_divisor_of_an_earlier_batch_in_training() -> None:
