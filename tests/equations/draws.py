@@ -339,7 +339,6 @@ def z_loss(d: Draw) -> Env:
 WEAKER = "a weaker bound, which holds too"
 NARROWER = "a narrower condition, under which it holds too"
 FACTOR = "a positive factor moves no minimum"
-UNSIGNED = "an order of magnitude has no sign"
 EVERY = "it holds for every class, so for this one"
 # The changes that leave a true statement, and why they do.
 # fmt: off
@@ -361,13 +360,11 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER,
         r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
-    "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
         "another small number", r"{32}(1 - ⟨10 → 11⟩^{-15}) =": "another small number"},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
     "eq-den-left": {r"frac{1 ⟨- → +⟩ \beta}{K (2)": WEAKER, r"} KB \ge ⟨2 → 3⟩ . \end{a": NARROWER,
         r"le \frac{⟨1 → 2⟩ - \beta}": WEAKER, r"ta}{KB + ⟨1 → 2⟩} &\le b": WEAKER},
-    "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
     "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},
     "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER,
         r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},

@@ -170,19 +170,6 @@ def properness(d: Draw) -> Env:
     }
 
 
-def linear(d: Draw) -> Env:
-    """The report that puts everything on the likeliest class, and others."""
-    e, p = m.one(d), d.some()
-    top = 1 + [*p[:, 0]].index(max(p[:, 0]))
-    e |= {
-        "p": p,
-        "m": lambda p: top,
-        "q": one_hot(top, len(p)),
-        "k": top if d.number % 2 else top % len(p) + 1,
-    }
-    return e | {"over": e["over"] | {"q": reports(p)}}
-
-
 def clipping(d: Draw) -> Env:
     """One class below the clip, the others within it after they share its mass."""
     K = (4, 3, 5, 8, 3, 4)[d.number]
@@ -222,15 +209,6 @@ def convex(d: Draw) -> Env:
     ][d.number]  # fmt: skip
     e = m.two(d)
     return e | {"f": f, "i": 1 + [*e["q"][:, 0]].index(min(e["q"][:, 0]))}
-
-
-def local(d: Draw) -> Env:
-    """A local rule by the integral of c / x."""
-    e, c, x = m.one(d), d.real(), d.share()
-    b, p = d.column(), softmax(column(d.gauss(0, 1) for _ in range(d.classes)))
-    area = cache(lambda x: mp.quad(lambda t: c / t, [x, mp.sqrt(x), 1]))
-    rules = np.array([[lambda x, k=k: area(x) + b[k, 0]] for k in range(d.classes)], object)
-    return e | {"s": rules, "c": c, "b": b, "x": x, "p": p}
 
 
 def calibration(d: Draw) -> Env:
