@@ -1,16 +1,20 @@
-"""What the appendix claims of rewards: the step that each aggregator takes, and the table of divisors."""
+"""What the appendix claims of rewards: the step that each aggregator takes, and where the policy ends."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from adversary import claim, lengths_and_laws, rng
 from experiments.denominators import table
+from records import holds
 from xent.denominators import learnt_distribution
 
 Array = np.ndarray
@@ -51,6 +55,57 @@ def test_the_push_of_an_aggregator(
     assert abs(push.mean() - foretold) < 4.5 * push.std() / np.sqrt(len(push)) + 1e-4
 
 
+@claim(
+    "In a large group a right answer has the mean advantage",
+    on=[(1000, p) for p in (0.1, 0.5, 0.7)],
+    but_not={f"a group of {n}, whose mean the response is a part of": (n, 0.5) for n in (2, 8)},
+)
+def test_the_mean_advantage(group: int, p: float) -> None:
+    r = (rng(4).random((2_000_000 // group, group)) < p).astype(float)
+    advantage = r - r.mean(axis=1, keepdims=True)
+    assert (advantage[r == 1].mean(), advantage[r == 0].mean()) == pytest.approx((1 - p, -p), rel=0.02)
+
+
+def walk(
+    pi: Array, n: Array, right: Array, clock: float, scaled: bool = False, divided: bool = True
+) -> Array:
+    """The expected natural-gradient steps until the integral of p is `clock`; short ones, a twenty-fifth at most."""
+    logs, done = np.log(pi), 0.0
+    while done < clock:
+        policy = np.exp(logs - np.logaddexp.reduce(logs))
+        p, q = policy[right].sum(), policy[~right].sum()
+        unit = 1 / np.sqrt(p * q) if scaled else 1.0
+        advantage = unit * np.where(right, q, -p) / (n if divided else 1)
+        step = 0.04 * min(1.0, 1 / np.abs(advantage).max())
+        logs, done = logs + step * advantage, done + step * unit * p
+    return np.asarray(np.exp(logs - np.logaddexp.reduce(logs)))
+
+
+def tilt(first: Array, n: Array, right: Array, s: float) -> float:
+    """The tau of the right answers where the wrong ones have been tilted by s."""
+    need = -(first * n * np.expm1(-s / n))[~right].sum()
+    return float(brentq(lambda t: (first * n * np.expm1(t / n))[right].sum() - need, 0, 600))
+
+
+@claim(
+    "If that mean is finite, so is the tilt",
+    on=[1.2, 1.5, 3.0],
+    but_not={"an infinite mean length": 1.0, "a longer tail": 0.5},
+)
+def test_a_finite_tilt_needs_a_finite_mean_length(c: float) -> None:
+    """Wrong answers of 2^k tokens, k to 300, one in 2^(ck) so long; walked, and by the equation beyond."""
+    n = np.concatenate([[1.0, 6.0], 2.0 ** np.arange(301)])
+    right, tail = np.arange(len(n)) < 2, 2.0 ** (-c * np.arange(301))
+    first = np.concatenate([[0.2, 0.3], 0.5 * tail / tail.sum()])
+    seen = walk(first, n, right, 50.0)
+    change = np.log(seen / first)
+    assert (change[0] - change[1]) / (1 - 1 / 6) == pytest.approx(tilt(first, n, right, 50.0), rel=0.02)
+    longer = [np.cumsum(pi[:1:-1])[::-1] / pi[~right].sum() for pi in (first, seen)]
+    assert (longer[1][1:20] > longer[0][1:20]).all()  # more of them have over 2^k tokens, for each k
+    early, late, last = (tilt(first, n, right, s) for s in (1e10, 1e35, 1e60))
+    assert late - early < 0.05 and last - late < 1e-3
+
+
 # The losses of TRL, by the ratios of their tokens r, (responses, tokens), what counts, and the sum of its micro-batch.
 SUMMED = {
     "grpo": lambda r, m: ((r * m).sum(1) / m.sum(1)).mean(),
@@ -85,6 +140,60 @@ def test_what_divides_the_gradient_of_a_response(name: str, power: float) -> Non
     (of_tokens,) = torch.autograd.grad(SUMMED[name](ratio, counts), ratio)
     weight = of_tokens[:, 0] / lengths**power
     torch.testing.assert_close(weight, weight[0].expand_as(weight), rtol=1e-9, atol=0)
+
+
+def policies() -> Iterator[tuple[Array, Array, Array]]:
+    """Few and many lengths, few or many right answers at first, right ones that are longer or shorter."""
+    g = rng(1)
+    for p, count in ((0.1, 3), (0.5, 5), (0.9, 30)):
+        n = np.concatenate([g.choice(np.arange(1, 41), count, replace=False) for _ in range(2)]).astype(float)
+        shares = [part * g.dirichlet(np.ones(count)) for part in (p, 1 - p)]
+        yield np.concatenate(shares), n, np.arange(2 * count) < count
+
+
+@pytest.mark.slow
+@pytest.mark.claim(
+    "The remaining wrong answers grow ever longer, if", "Without a penalty, a factor common to all"
+)
+@pytest.mark.claim("With a constant divisor the lengths of right and wrong answers")
+def test_where_the_policy_ends() -> None:
+    """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation."""
+
+    def mean(pi: Array, n: Array, which: Array) -> float:
+        return float(pi[which] @ n[which] / pi[which].sum())
+
+    def says(found: float, foretold: float) -> None:
+        assert found == pytest.approx(foretold, rel=0.02)
+
+    def lengthen(first: Array, n: Array, right: Array, *ends: Array) -> None:
+        wrong = [mean(pi, n, ~right) for pi in (first, *ends)]
+        assert wrong[0] + 1e-6 < wrong[1] <= wrong[-1] * (1 + 1e-9) and wrong[-1] > 0.9 * n[~right].max()
+
+    for first, n, right in policies():
+        longest = n[~right].max()
+        tau = tilt(first, n, right, 1e9 * longest)
+        by_tau = mean(first * np.exp(tau / n), n, right)
+        one = np.where(right, n, 7.0)
+        of_one = first, one, right, walk(first, one, right, 280.0)
+        for scaled in (False, True):
+            ends = [walk(first, n, right, clock * longest, scaled) for clock in (40, 60)]
+            holds(lengthen, (first, n, right, *ends), but_not={"wrong answers of one length": of_one})
+            found = [mean(pi, n, right) for pi in ends]
+            elsewhere: dict[str, Any] = {"the shortest": (found[-1], n[right].min())}
+            unmoved = {"lengths that do not move": (found[-1], mean(first, n, right))}
+            holds(says, *((x, by_tau) for x in found), but_not=elsewhere | unmoved)
+        fixed = walk(first, n, right, 20.0, divided=False)
+        for which in (right, ~right):
+            says(mean(fixed, n, which), mean(first, n, which))
+    first, n, right = list(policies())[1]
+
+    def rate(unit: float) -> float:
+        """The success rate at which the tilt of eq-den-rl-kl, with advantages times `unit`, gives itself."""
+        tilted = lambda p: first * np.exp(unit * (right - p) / (0.05 * n))  # noqa: E731
+        return float(brentq(lambda p: tilted(p)[right].sum() / tilted(p).sum() - p, 0, 1))
+
+    # With a penalty the factor moves the place where the push and the penalty cancel.
+    holds(says, (rate(1.0), rate(1.0)), but_not={"no matter where, with a penalty": (rate(3.0), rate(1.0))})
 
 
 # ---------------------------------------------------------------------------------- the table of denominators

@@ -5,6 +5,7 @@ The quotation is the page's, up to white space; with the mistake that `wrong` ma
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,61 @@ def test_which_batch_size(wrong: bool) -> None:
         constant, mean = loss.sum(axis=(1, 2)) / 37, -np.log(0.3) - (1 / beta - 1) * np.log(0.7)
         expected = (K if wrong else K * B) / 37 * mean
         agree(wrong and B > 1, constant.mean(), expected, off=4 * constant.std() / np.sqrt(len(n)))
+
+
+def walked(
+    seed: int, p_0: float, lengths: list[int], b: float, time: float, step: float
+) -> tuple[Array, ...]:
+    """The expected natural-gradient step of A / |o|, again and again; the policies and where the clocks stand."""
+    rng, n, right = np.random.default_rng(seed), np.array([*lengths, *lengths], float), np.arange(6) < 3
+    first = np.concatenate([p_0 * rng.dirichlet(np.ones(3)), (1 - p_0) * rng.dirichlet(np.ones(3))])
+    logs, tau, s = np.log(first), 0.0, 0.0
+    for _ in range(round(time / step)):
+        p = (policy := softmax(logs))[right].sum()
+        tau, s = tau + step * (1 - p), s + step * p
+        logs = logs + step * ((right - p) / n - b * np.log(policy / first))
+    return first, softmax(logs), n, right, np.array([tau, s])
+
+
+POLICIES = [(0.3, [1, 4, 16]), (0.8, [2, 2, 9]), (0.05, [1, 30, 30])]
+
+
+@BOTH
+@pytest.mark.equation("eq-den-rl-ends")
+def test_where_a_policy_walks(wrong: bool) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \pi(o) &\propto \pi_0(o)\, e^{\tau / |o|} \ \ \text{if right}, \\
+    \pi(o) &\propto \pi_0(o)\, e^{-s / |o|} \ \ \text{if wrong}, \\
+    & p_0\, \mathrm E_0 \bigl[ |o|\, (e^{\tau / |o|} - 1) \,\big|\, \text{right} \bigr] \\
+    &= (1 - p_0)\, \mathrm E_0 \bigl[ |o|\, (1 - e^{-s / |o|}) \,\big|\, \text{wrong} \bigr] .
+    \end{aligned}
+    $$ (eq-den-rl-ends)
+    """
+    for p_0, lengths in POLICIES:
+        first, pi, n, right, (tau, s) = walked(lengths[-1], p_0, lengths, 0.0, 12.0, 1e-3)
+        s = -s if wrong else s
+        tilted = first * np.exp(np.where(right, tau / n, -s / n))
+        agree(wrong, tilted / tilted.sum(), pi, rel=1e-9)
+        gained, lost = first * n * (np.exp(tau / n) - 1), first * n * (1 - np.exp(-s / n))
+        agree(wrong, gained[right].sum(), lost[~right].sum(), rel=2e-3)  # steps of a thousandth
+
+
+@BOTH
+@pytest.mark.slow
+@pytest.mark.equation("eq-den-rl-kl")
+def test_where_a_penalty_stops_the_policy(wrong: bool) -> None:
+    r"""
+    $$
+    \pi(o) \propto \pi_0(o) \exp \left( \frac{r(o) - p}{b\, |o|} \right), \qquad p = \mathrm P_\pi(\text{right}) .
+    $$ (eq-den-rl-kl)
+    """
+    for (p_0, lengths), b in itertools.product(POLICIES, (0.2, 1.0)):
+        first, pi, n, right, _ = walked(lengths[-1], p_0, lengths, b, 30 / b, 1e-2 / b)
+        p = pi[right].sum()
+        stands = first * np.exp(right / (b * n) - p if wrong else (right - p) / (b * n))
+        agree(wrong, stands / stands.sum(), pi, rel=1e-6)  # a walk that has not quite stopped
 
 
 @BOTH
