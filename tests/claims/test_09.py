@@ -418,3 +418,24 @@ FOCAL_TRUTH = scoring.invert_focal(TWO, gamma=2.0)[:, 0]
 def test_who_moves_decisions(report: Array, truth: Array, threshold: float) -> None:
     sides = np.abs(truth - threshold) > 1e-6
     assert ((report > threshold + 1e-9) != (truth > threshold))[sides].any()
+
+
+X = np.linspace(1e-3, 1 - 1e-3, 4001)
+SLOPES = {
+    "root": -1 / np.sqrt(X),
+    "square": -2 * (1 - X),
+    "exponential": -np.exp(-3 * X),
+    "logarithm and more": -1 / X - 0.1 * X**5,
+    "any": np.interp(X, np.linspace(0, 1, 9), -rng(11).exponential(size=9) - 0.1),
+}
+
+
+@claim(
+    "For three or more classes, then, among the local rules ... and the unit of cost.",
+    on=[-1 / X, -7 / X],
+    but_not=SLOPES,
+)
+def test_local_rules_of_three_classes(slope: Array) -> None:
+    """Otherwise moving mass from one class to another pays at the truth."""
+    truth = np.array([0.6, 0.3, 0.1])
+    assert np.ptp(truth * np.interp(truth, X, slope)) < 1e-3

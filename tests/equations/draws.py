@@ -365,6 +365,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
     "eq-den-left": {r"frac{1 ⟨- → +⟩ \beta}{K (2)": WEAKER, r"} KB \ge ⟨2 → 3⟩ . \end{a": NARROWER,
         r"le \frac{⟨1 → 2⟩ - \beta}": WEAKER, r"ta}{KB + ⟨1 → 2⟩} &\le b": WEAKER},
+    "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
     "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},
     "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER,
         r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},

@@ -211,6 +211,15 @@ def convex(d: Draw) -> Env:
     return e | {"f": f, "i": 1 + [*e["q"][:, 0]].index(min(e["q"][:, 0]))}
 
 
+def local(d: Draw) -> Env:
+    """A local rule by the integral of c / x."""
+    e, c, x = m.one(d), d.real(), d.share()
+    b, p = d.column(), softmax(column(d.gauss(0, 1) for _ in range(d.classes)))
+    area = cache(lambda x: mp.quad(lambda t: c / t, [x, mp.sqrt(x), 1]))
+    rules = np.array([[lambda x, k=k: area(x) + b[k, 0]] for k in range(d.classes)], object)
+    return e | {"s": rules, "c": c, "b": b, "x": x, "p": p}
+
+
 def calibration(d: Draw) -> Env:
     """Forecasts of a few kinds, each with its own frequency; in one draw a frequency of 0."""
     shares, q = d.probs(3)[:, 0], [d.share() for _ in range(3)]

@@ -143,6 +143,8 @@ ROWS: dict[str, Any] = {
     "eq-savage": m.scoring,
     "eq-bregman": m.scoring,
     "eq-f-divergence": models.convex,
+    "eq-local-condition": (models.local, r"\dots"),
+    "eq-log-unique": models.local,
     "eq-calibration-refinement": models.calibration,
     "eq-den-two-losses": models.two_losses,
     "eq-den-ignore": models.ignoring,
