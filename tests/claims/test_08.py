@@ -57,6 +57,10 @@ def naive(z: T, y: T, smallest: float = 0.0) -> T:
     return -(p.clamp(min=smallest) if smallest else p).gather(1, y[:, None]).log().mean()
 
 
+def plus_epsilon(z: T, y: T) -> T:
+    return -(z.softmax(1) + 1e-15).gather(1, y[:, None]).log().sum()
+
+
 def root_of_one(z: T, y: T) -> T:
     return ce(z, y) + torch.where(z[0, 0] > 0, 0 * z[0, 0], 0 * z[0, 0].sqrt()).nan_to_num()
 
@@ -157,7 +161,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
     sampled = torch.multinomial(z.double().softmax(1), 1, generator=g)[:, 0]  # as sure as it should be
     lstm = nn.LSTM(4, 4)
     over_time = lambda v: lstm(v)[0]  # noqa: E731  takes rows for time steps
-    right, wrong, binary = 60 * t - 30, 30 - 60.0 * t.float(), 50 - 100.0 * t.float()
+    right, wrong, binary = 60 * t - 30, 30 - 60.0 * t.float(), 60 - 120.0 * t.float()
     q, mask = z.float().roll(1, 1).softmax(1).numpy(), torch.ones(n, n).triu(1) > 0
     padded = torch.stack([torch.cat([y[:9], y[:9]]), torch.cat([y[:9], ignored[:9]])])
     cube, ids = torch.randn(2, k, k, generator=g).to(dtype), torch.randint(0, k, (2, k), generator=g)
@@ -177,7 +181,11 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "starts_high": [(40 * z, y)] * (n * k > 30),
         "already_probabilities": [(p,), (p.float(),), (z.sigmoid(),)],
         "has_a_floor": [(nn.CrossEntropyLoss(label_smoothing=0.01), y, k)],
-        "no_gradient": [(partial(naive, smallest=1e-7), wrong, y), (of_sigmoid, binary, t.float())],
+        "no_gradient": [
+            (partial(naive, smallest=1e-7), wrong, y),
+            (plus_epsilon, wrong, y),
+            (of_sigmoid, binary, t.float()),
+        ],
         "too_sure": [(right, (y + 1) % k)] * (n > 1),
         "averages_lag": [(normalised(k, *raw, 0.01), *raw) for raw in rawest],
         "sorted_by_label": [(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
@@ -234,7 +242,11 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((torch.cat([p, v]),) for v in (z.abs() + 1.1, 9 * t - 8 / k)),
         ],
         "has_a_floor": [(ce, y, k)],
-        "no_gradient": [(ce, wrong, y), (bce, binary, t.float()), (summed, wrong, y)],
+        "no_gradient": [
+            (ce, wrong, y),
+            (summed, wrong, y),
+            *((bce, v, t.float()) for v in (binary, 0 * wrong - 60)),
+        ],
         "too_sure": [(right, y), (0 * z, y), *[(z, sampled)] * many],
         "averages_lag": [
             *((normalised(k, *raw, 0.1, rate), *raw) for raw in rawest for rate in (0, 0.5)),
