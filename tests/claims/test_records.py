@@ -463,7 +463,7 @@ def test_what_distributions_replace() -> None:
     assert behind.min() > 0.05
 
 
-@pytest.mark.claim("14", "With few labels, twice the size gains nothing.")
+@pytest.mark.claim("14", "With few labels, a student twice the size gains nothing.")
 def test_a_larger_student() -> None:
     large, human, texts = (less(cell, LABELS_5) for cell in (("large", FEW), HUMAN, PLAIN))
     between(-0.03, 0.03, large, room=0.03, but_not={"human text": human, "texts": texts})
@@ -508,7 +508,7 @@ def test_where_the_gain_comes_from() -> None:
     "With the forward divergence the two are about even.",
     "With the Jensen-Shannon divergence people's answers cost ... still more than a quarter and about two fifths.",
     "These students are sharper, and what they write misses about a third fewer slots",
-    "at half the temperature the lead falls from about four slots in a hundred to less than one.",
+    "at half the temperature this lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
     "In as many steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
 )
@@ -539,7 +539,7 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps on-policy leads by about a twentieth of a nat ... what helps is more text.",
+    "After nine times the steps, on-policy training leads by about a twentieth of a nat ... what helps is more text.",
     "in as many steps, on-policy training did no better ... had about three quarters.",
     "distributions along four stored ones ... within the last twentieth of the steps.",
 )
