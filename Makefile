@@ -42,8 +42,7 @@ test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, e
 	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 tests code chapters
 
 check: $(READY)  ## the quick part of the tests: no build, no browser, no chapters
-	$(LINT)
-	$(PYTEST) -m "not slow" tests code
+	$(PYTEST) -m "not slow" tests code & { $(LINT); } || failed=1; wait $$! && test -z "$$failed"
 
 lab: $(READY)  ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab chapters

@@ -13,16 +13,12 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import xent
-from adversary import batches, claim, designs, distributions, labels, one_hot, printed, rng
+from adversary import claim, designs, distributions, labels, printed, rng
 from xent import gradients
 
 Array = np.ndarray
 DIGITS, WINE = load_digits().data / 16, load_wine()
 SQUARED = RidgeClassifier(alpha=0)  # least squares of a row of ones and minus ones for each label
-nll_loss = torch.nn.functional.nll_loss
-
-
-SOME = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.2, 0.3, 0.25], [0.7, 0.1, 0.1, 0.1]]), np.array([0, 3, 3])
 
 
 test_the_loss_is_a_likelihood = claim(
@@ -48,22 +44,6 @@ test_softmax_has_the_log_odds = claim(
         "the logits themselves, normalised": ("eq-softmax-map", "{e^{z_k}}", "{z_k}"),
     },
 )(printed)
-
-
-def tops(tied: bool) -> list[Array]:
-    rows = (row for _, z, _ in batches(rng(2)) for row in z[:3])
-    return [row for row in rows if (np.diff(np.sort(row)[-2:]) == 0)[0] == tied]
-
-
-@claim(
-    "the result approaches the one-hot row",
-    on=lambda: tops(tied=False),
-    but_not=lambda: {f"a tie for the top, {k}": row for k, row in enumerate(tops(tied=True))},
-)
-def test_the_cold_softmax_is_one_hot(row: Array) -> None:
-    top, lead = one_hot(row.argmax()[None], len(row)), max(np.diff(np.sort(row)[-2:])[0], 1e-9)
-    off = [np.abs(xent.softmax(row / t) - top).max() for t in (lead / 2, lead / 12, lead / 60)]
-    assert off[0] >= off[1] >= off[2] and off[2] < 1e-15
 
 
 def exact_loss(z: Array) -> float:
@@ -251,23 +231,3 @@ def clusters(g: Any, sizes: tuple[int, ...] = (40, 40, 40)) -> tuple[Array, Arra
 )
 def test_masking(x: Array, y: Array, model: Any) -> None:
     assert (model.fit(x, y).predict(x) == 1).sum() == 0
-
-
-@claim(
-    "If you give it probabilities, the loss lies between ... while no prediction changes.",
-    on=lambda: ((z, y, c) for _, z, y in batches(rng(12), (2, 10, 1000), (2,)) for c in (1.0, 1e6)),
-    but_not={
-        "log-probabilities, with a constant": (*SOME, 3.0, xent.softmax, xent.log_softmax),
-        "logits as probabilities": (*SOME, 3.0, lambda z: 10 * z, np.asarray),
-        "log-probabilities as probabilities": (*SOME, 3.0, lambda z: np.log(xent.softmax(z)), np.asarray),
-    },
-)
-def test_nll_does_not_check(
-    z: Array, y: Array, c: float, probs: Any = xent.softmax, logits: Any = np.asarray
-) -> None:
-    def loss(x: Array) -> float:
-        return float(nll_loss(torch.from_numpy(x), torch.from_numpy(y)))
-
-    assert -1 - 1e-6 <= loss(probs(z)) <= 0
-    assert loss(logits(z)) - loss(logits(z + c)) == pytest.approx(c, rel=1e-6, abs=1e-6)
-    np.testing.assert_allclose(xent.softmax(z + c), xent.softmax(z), rtol=1e-6, atol=1e-9)

@@ -265,77 +265,6 @@ def test_the_gap_form_keeps_its_digits_at_both_ends(z: Array, truth: Any = None,
         assert oracle.epsilons(float(xent.cross_entropy(z, 0)), truth, z.dtype) <= 4
 
 
-def noise(classes: int, dtype: str, scale: float, ahead: float) -> Array:
-    z = (scale * rng(21).normal(size=(8, classes))).astype(dtype)
-    z[:, 0] += np.dtype(dtype).type(ahead)
-    return z
-
-
-def dropped(classes: int, dtype: str, lead: float, at: int) -> Array:
-    """One rival, and beside it terms of 0.99 u, of which a sum of two keeps nothing."""
-    z = np.full((1, classes), lead + np.log(0.99 * np.finfo(dtype).eps / 2), dtype)
-    z[:, 0], z[:, at] = 0, lead
-    return z
-
-
-def alike(classes: int, dtype: str) -> Array:
-    """Equal rivals: each z_j - z_y is rounded by the same amount, and no term of the sum is rounded away."""
-    z = np.repeat(rng(21).uniform(-4, 4, (40, 1)), classes, 1).astype(dtype)
-    z[:, 0] += rng(22).uniform(8, 12, 40).astype(dtype)
-    return z
-
-
-def exact_rows() -> Iterator[tuple[Any, ...]]:
-    for (dtype, end), which in itertools.product(ENDS, ("arrays", "tensors")):
-        for k in (2, 3, 10, 1000, 50_257):
-            for a in (*rng(21).uniform(-end, end, 3), *rng(22).uniform(end - 3, end, 3)):
-                z, truth = level(k, a, dtype)
-                yield z[None], which, [truth]
-        for k, ahead in itertools.product((2, 10, 129, 1000), (0.0, 5.0)):
-            yield noise(k, dtype, 2 * ahead or 1.0, ahead), which
-            yield noise(k, dtype, 0.1, np.log(k) + 3), "inner" if which == "arrays" else which
-        if which == "tensors":
-            yield alike(300, dtype), which
-            yield from ((dropped(k, dtype, lead, 1), which) for k in (64, 128, 1000) for lead in (0.0, -9.0))
-    # A sum of one class after another was 24 ulp off.
-    yield noise(10_000, "f4", 0.1, np.log(10_000) + 3), "inner"
-
-
-@pytest.mark.slow
-@claim(
-    "In its tests, `xent` computes ... exceed the first bound.",
-    on=exact_rows,
-    but_not=lambda: {
-        "terms that round alike": (alike(300, "f4"), "arrays"),
-        "terms that are each rounded away": (
-            np.vstack([dropped(256, "f4", lead, at) for lead in (0.0, -9.0) for at in (1, 2, 128, 255)]),
-            "arrays",
-        ),
-        **{
-            f"a loss that is a normal number of {t}, of terms that are not": (
-                np.stack([level(50_257, end + np.log(50_257) - less, t)[0] for less in (0.3, 1, 1.7)]),
-                "arrays",
-            )
-            for t, end in ENDS
-        },
-    },
-)
-def test_the_package_keeps_its_digits(z: Array, which: str, truths: Any = None) -> None:
-    """Rows with the target first, computed together; also where the classes are an inner axis of images."""
-    info, y = np.finfo(z.dtype), np.zeros((1, len(z)), int)
-    if which == "tensors":
-        found = xent.torch.cross_entropy(
-            torch.from_numpy(z), torch.from_numpy(y[0]), reduction="none"
-        ).numpy()
-    else:
-        rows = np.ascontiguousarray(z.T)[None] if which == "inner" else z[None]
-        found = xent.cross_entropy(rows, y, axis=1 if which == "inner" else -1, reduction="none")[0]
-    for row, value, truth in zip(z, found, truths or map(true_loss, z), strict=True):
-        assert truth >= info.tiny
-        allowed = 8 + abs(float(row[0] - row[1:].max())) if which == "tensors" else 4
-        assert oracle.epsilons(float(value), truth, z.dtype) <= allowed
-
-
 def running_sum(losses: torch.Tensor) -> float:
     total = torch.zeros((), dtype=torch.bfloat16)
     for loss in losses:
@@ -402,37 +331,6 @@ def test_a_loss_of_the_layer_keeps_them(of: Any) -> None:
     w.requires_grad_()
     loss = of(torch.ones(4096, 1).half(), w, torch.zeros(4096, dtype=torch.long))
     assert (torch.autograd.grad(loss, w)[0][1:] == 0).all()
-
-
-@claim(
-    "For a row of bfloat16 logits with a margin of 6",
-    on=[1, 2, 100],
-    but_not={
-        "a margin of 5": (3, 5),
-        "images": (3, 6, lambda z: z[:, :, None].expand(-1, -1, 40).contiguous()),
-    },
-)
-def test_a_loss_in_bfloat16_is_zero_at_six(rows: int, margin: float = 6, of: Any = torch.clone) -> None:
-    low = torch.from_numpy(rng(19).integers(-20, 20, rows) / 4)
-    z = of(torch.stack([low + margin, low], 1).bfloat16())
-    assert xent.sigmoid(6.0) == pytest.approx(0.998, abs=0.0005)
-    assert (F.cross_entropy(z, torch.zeros(z[:, 0].shape, dtype=torch.long), reduction="none") == 0).all()
-
-
-@claim(
-    "Subtracting saves the top left corner ... three in float16.",
-    on=[("bfloat16", 2), ("float16", 3)],
-    but_not={
-        "the logarithm of a softmax": ("float16", 3, log_of_softmax),
-        "three in bfloat16": ("bfloat16", 3),
-    },
-)
-def test_the_digits_in_the_wrong_corner(name: str, least: int, of: Any = log_softmax) -> None:
-    z = torch.from_numpy(np.sort(rng(20).uniform(-60, 60, (2_000, 2)), axis=1)).to(getattr(torch, name))
-    z = z[z[:, 1] - z[:, 0] >= 10]
-    true = F.cross_entropy(z.double(), torch.zeros(len(z), dtype=torch.int64), reduction="none")
-    digits = -((-of(z)[:, 0].double() / true - 1).abs() + 1e-17).log10()
-    assert digits.min() >= least and (digits > 4).double().mean() > 0.3
 
 
 test_a_clipped_loss_is_bounded_and_flat = claim(

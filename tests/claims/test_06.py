@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -164,7 +163,6 @@ def likely(classes: int) -> Iterator[tuple[Array, Array]]:
 
 
 @claim(
-    "`NLLLoss` is Keras's `sparse_categorical_crossentropy` ... its division by the sum",
     "it takes log-probabilities, whereas Keras takes probabilities",
     on=lambda: [(*pair, d) for k in (2, 5, 100) for pair in likely(k) for d in (torch.int64, torch.uint8)],
     but_not={
@@ -177,25 +175,6 @@ def test_nll_loss_is_sparse_categorical_crossentropy(
     y: Array, p: Array, d: torch.dtype = torch.int64
 ) -> None:
     np.testing.assert_allclose(sparse_rows(y, p), nll_rows(y, p, d), rtol=1e-4, atol=1e-6)
-
-
-@claim(
-    "class indices as `int64` or, for rows, `uint8`.",
-    on=[(s, d) for k in (2, 5, 100) for s in ((k,), (1, k), (40, k)) for d in (torch.int64, torch.uint8)]
-    + [((3, k, *size), torch.int64) for k in (2, 100) for size in ((4,), (4, 4))],
-    but_not={str(d): ((40, 5), d) for d in (torch.int8, torch.int16, torch.int32, torch.bool, torch.float32)}
-    | {"images with uint8": ((3, 5, 4, 4), torch.uint8)},
-)
-@pytest.mark.erratum("1.16", "holds")
-def test_uint8_indices_are_for_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    log_p = torch.from_numpy(rng(15).normal(size=shape)).log_softmax(min(1, len(shape) - 1))
-    y = torch.from_numpy(rng(15).integers(0, 2, shape[:1] * (len(shape) > 1) + shape[2:]))
-    with warnings.catch_warnings():
-        try:
-            seen = F.nll_loss(log_p, y.to(dtype)).item()
-        except RuntimeError as error:
-            raise AssertionError from error
-    assert seen == pytest.approx(F.nll_loss(log_p, y).item(), rel=1e-12)
 
 
 FLAT = "uniform", "concentration 50"
@@ -327,19 +306,6 @@ def test_certify_passes_what_is_right_and_finds_each_planted_mistake(loss: Calla
 def test_what_each_group_of_certify_catches(loss: Callable[..., Any], group: str) -> None:
     grades = chapter()["certify"](loss).items()
     assert {name for name, grade in grades if grade not in ("exact", "rounded")} - {"bad rows"} == {group}
-
-
-@claim(
-    "With distributions as targets, PyTorch computes 0 · ∞ too.",
-    on=[(k, dtype) for k in (2, 3, 100) for dtype in (np.float32, np.float64)],
-    but_not={"no zero": (3, np.float64, 0.01)},
-)
-def test_pytorch_computes_zero_times_infinity(classes: int, dtype: Any, least: float = 0.0) -> None:
-    """A zero under a zero target: nan, and none with class indices."""
-    p = np.c_[np.full(10, least), rng(17).dirichlet(np.ones(classes - 1), 10)].astype(dtype)
-    y = 1 + np.arange(10) % (classes - 1)
-    assert np.isnan(torch_rows(one_hot(y, classes).astype(dtype), p)).all()
-    assert np.isfinite(nll_rows(y, p)).all()
 
 
 def keeps(loss: Callable[..., Any], z: Array, y: float) -> bool:

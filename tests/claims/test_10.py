@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.signal import fftconvolve
-from scipy.stats import binom, nbinom, spearmanr
+from scipy.stats import nbinom
 
 from adversary import claim, distributions, prompts, rng, weights
 from xent.denominators import learnt_distribution, learnt_lengths
@@ -172,7 +172,6 @@ OURS, FOUR = [90, 110], [9, 11, 90, 110]
 
 @claim(
     "only the lengths of its own answers compete.",
-    "if a batch holds independent answers to one prompt",
     on=[(FOUR, FOUR, [0, 0, 1, 1]), ([90, 110, 9, 11], [90, 110, 9, 11], [0, 0, 1, 1]), (OURS, OURS)],
     but_not={
         "a model that does not see the prompts": (FOUR, FOUR),
@@ -242,20 +241,6 @@ def test_the_bound_of_all_prompts(laws: list[Array], answers: int | None = None)
     assert lost_shares(laws, LARGE)[:answers].mean() <= bound * 1.02
     assert lost_shares(laws, LARGE, np.zeros(len(n), int)).mean() == pytest.approx(bound, rel=0.02)
     assert lost_shares(laws, LARGE, np.arange(len(n))).tolist() == [0.0] * len(n)
-
-
-@claim(
-    "The last term falls at least as fast as $1/B^2$",
-    on=(3.2, 3.5, 5.0),
-    but_not={"answers without a third moment": 2.3, "almost with one": 2.7},
-)
-def test_the_next_order(power: float) -> None:
-    n = np.unique(np.geomspace(1, 3e7, 4000).astype(int))
-    p = -np.diff(np.r_[n**-power, 0.0])
-    mu, sizes = p @ n, (256, 1024, 4096)
-    shifts = [learnt_distribution(p, n, size) @ n - mu for size in sizes]
-    errors = [s**2 * (x + p @ (n - mu) ** 2 / (s * mu)) for s, x in zip(sizes, shifts, strict=True)]
-    assert abs(errors[2]) < 1.5 * abs(errors[0])
 
 
 @cache
@@ -336,125 +321,6 @@ def test_people_lose_little(table: NDArray[np.int64], size: int) -> None:
     assert (distance * k / (k - 1)).sum() / distance.sum() * lost(table, size) < 0.01
     n = table[table > 0]
     assert lost(table, 64) == pytest.approx(distance.sum() / len(n) / (64 * n.mean() ** 2), rel=0.1)
-
-
-@cache
-def model_pairs() -> dict[str, Array]:
-    """All pairs of models: what is lost, the variance within prompts and between them, how far the means differ."""
-    table = data()["221 models"]
-    ours, pairs = np.array([own[own > 0].mean() for own in table.T]), []
-    for k in range(1, table.shape[1]):
-        one, other = table[:, :-k], table[:, k:]  # of each pair of models k apart
-        both = np.where((one > 0) & (other > 0), 1.0, np.nan)
-        mean, off = both * (one + other) / 2, both * (one - other) / 2
-        mu, ratio = np.nanmean(mean, 0), np.maximum(ours[:-k] / ours[k:], ours[k:] / ours[:-k])
-        spreads = np.nanmean(off**2, 0) / mu**2, np.nanvar(mean, 0) / mu**2
-        pairs.append(np.array([np.nanmean(off**2 / mean, 0) / mu, *spreads, ratio]))
-    return dict(zip(("share", "within", "between", "ratio"), np.concatenate(pairs, axis=1), strict=True))
-
-
-@claim(
-    "**What decides the share** is how much the answers to one prompt differ.",
-    "with only two of the 221 models answering, the median pair loses",
-    on=[("within", False)],
-    but_not={"how much the prompts differ": ("between", False), "models drawn at random": ("within", True)},
-)
-def test_what_decides_how_much_is_lost(spread: str, shuffled: bool) -> None:
-    found = model_pairs()
-    ratio = rng(19).permutation(found["ratio"]) if shuffled else found["ratio"]
-    assert spearmanr(found["share"], found[spread]).statistic > 0.9
-    medians = [np.median(found["share"][at]) for at in (ratio < 1.05, ratio > 2)]
-    assert medians == pytest.approx([0.058, 0.25], abs=0.0005)
-
-
-SUPPORT = np.array([18, 20, 23])
-
-
-def correlated(size: int, r: float) -> float:
-    """What a batch loses in which each copies the common length with chance sqrt(r): any two correlate by r."""
-    inverse = 0.0
-    for copies in range(size + 1):
-        some = min(copies, 1)
-        for at in itertools.product(range(3), repeat=size - copies + some):
-            total = SUPPORT[list(at)].sum() + (copies - some) * (SUPPORT[at[0]] if copies else 0)
-            inverse += binom.pmf(copies, size, np.sqrt(r)) * P3[list(at)].prod() * size / total
-    return float(1 - 1 / (inverse * (P3 @ SUPPORT)))
-
-
-@claim(
-    "The batch's mean length varies like that of",
-    on=[(size, r, size / (1 + (size - 1) * r)) for size in (2, 4, 6) for r in (0.1, 0.5, 0.9)],
-    but_not={"as many independent lengths": (4, 0.5, 4)},
-)
-def test_lengths_that_go_together(size: int, r: float, count: float) -> None:
-    mu = P3 @ SUPPORT
-    assert correlated(size, r) == pytest.approx(P3 @ (SUPPORT - mu) ** 2 / mu**2 / count, rel=0.1)
-
-
-@claim("The tilt is exactly that of $B/g$ sequences if", on=[2], but_not={"four sequences": 4, "one": 1})
-def test_groups_of_equal_lengths(size: int) -> None:
-    """A batch of four, in pairs, however much the lengths differ."""
-    n = np.array([1, 4, 30])
-    inverse = P3 @ (2 / np.add.outer(n, n)) @ P3
-    assert 1 / inverse == pytest.approx(learnt_distribution(P3, n, size) @ n)
-
-
-@claim(
-    "the mean over all $N$ tokens is the sum divided by a constant.",
-    on=lambda: [(n, p, int(n.max())) for n, p in some_lengths(21)],
-    but_not={"the tokens without the padding": (np.array([1, 4, 9]), P3, 0)},
-)
-def test_padding_is_a_constant_divisor(lengths: Array, p: Array, scored: int) -> None:
-    """A row for each position and one for what has ended, which is certain, and costs nothing."""
-    longest = int(lengths.max())
-    batches = []
-    for n, chance in zip(lengths, p, strict=True):
-        kept = max(n, scored)
-        rows, tokens = [*range(n), *[longest] * longest], [*[0] * (n - 1), 1, *[2] * longest]
-        batches.append((chance, rows[:kept], tokens[:kept]))
-    batches.append((1e-30, [longest], [2]))
-    table = taught(batches, longest + 1, 3)
-    assert table[longest].tolist() == [0, 0, 1]
-    np.testing.assert_allclose(lengths_written(table[:longest])[lengths - 1], p, atol=1e-12)
-
-
-N40 = np.arange(1, 41)
-COIN = 0.5**N40 / (0.5**N40).sum()
-
-
-def approaches(n: Array, p: Array, over: Any, weight: Any = 1.0, flexible: bool = True) -> None:
-    """Fits to ever more data, to P over this; and of no number of them has a single mean its minimum at P."""
-    off, to = [], p / over / (p / over).sum()
-    for size in (10**2, 10**4, 10**6):
-        drawn = rng(4).multinomial(size, p, size=200) * weight
-        fits = drawn / drawn.sum(1, keepdims=True)
-        if not flexible:  # the share of ends
-            stop = drawn.sum(1, keepdims=True) / (drawn @ n)[:, None]
-            fits = stop * (1 - stop) ** (n - 1)
-        off.append(np.abs(fits - to).sum(1).mean())
-        assert size * np.abs(learnt_distribution(p, n, size) - p).sum() > 1e-3
-    assert off[0] > 5 * off[1] > 25 * off[2]
-
-
-LAWS = 0.7**N40, np.isin(N40, [2, 30]) + 0.0, rng(4).dirichlet(np.full(40, 0.5))
-
-test_more_data = claim(
-    "as the data grow, a flexible model approaches the tilted",
-    on=[(N40, p / p.sum(), N40, 1 / N40) for p in LAWS],
-    but_not={
-        "a constant divisor": (N40, COIN, N40),
-        "one stop probability": (N40, COIN, N40, 1 / N40, False),
-    },
-)(approaches)
-
-test_improper_and_yet_consistent = claim(
-    "A single mean over all the tokens of the data is improper as well",
-    on=lambda: [
-        (n, rng(22).dirichlet(np.full(len(n), 5.0)), 1)
-        for n in (np.array([1, 3]), np.array([1, 2, 9]), np.arange(10, 14))
-    ],
-    but_not={"the mean over each sequence": (np.array([1, 4, 9]), P3, 1, 1 / np.array([1, 4, 9]))},
-)(approaches)
 
 
 @claim(

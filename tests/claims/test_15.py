@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -74,47 +73,17 @@ def test_arrays_of_the_logits_size(way: str, least: float, most: float) -> None:
     assert least < held(step).max() / (4 * rows * classes) < most
 
 
-@claim(
-    "With the plain loss, the memory climbs to two arrays of the logits' size",
-    on=[(rows, classes, 2, 1, 3) for rows, classes in ((512, 8000), (4000, 1000), (100, 30_000))],
-    but_not={"one array, then three": (512, 8000, 3)},
-)
-def test_the_plain_loss_over_time(rows: int, classes: int, *turns: int) -> None:
-    g = rng(13)
-    h, w = layer(g, rows, classes, 1, torch.float32)
-    y = labels(g, rows, classes)
-    sizes = held(lambda: F.cross_entropy(h @ w.T, y).backward()) / (4 * rows * classes)
-    levels = [0, *np.rint(sizes).astype(int), 0]
-    steps = [0, *(b for a, b in itertools.pairwise(levels) if a != b), -1]
-    found = [b for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if (b - a) * (c - b) < 0]
-    assert tuple(found) == turns
-
-
 # ------------------------------------------------------------------------------------- the state of a maximum and a sum
 
 
 test_one_look_is_enough = claim(
     "A log-sum-exp needs one look at each block",
-    on=["eq-vocab-state", "eq-vocab-associative", "eq-vocab-range"],
+    on=["eq-vocab-state", "eq-vocab-associative"],
     but_not={
         "a sum that is not shifted as the maximum rises": ("eq-vocab-state", "e^{m_A - m} +", "+"),
         "the other block's not shifted": ("eq-vocab-state", r"s_B\, e^{m_B - m}", "s_B"),
-        "a state that can vanish": ("eq-vocab-range", r"1 \le s", r"2 \le s"),
     },
 )(printed)
-
-
-@claim(
-    "In float32 the sum therefore cannot overflow",
-    on=[(torch.float32, *size, scale) for scale in (0.0, 1.0, 1e4, 5e37)
-        for size in ((70_000, 1024), (256_000, 50_000), (3, 1))] + [(torch.float16, 1000, 100, 0.0)],
-    but_not={"float16": (torch.float16, 70_000, 1024, 0.0)},
-)  # fmt: skip
-def test_a_state_does_not_overflow(dtype: torch.dtype, classes: int, block: int, scale: float) -> None:
-    """The chapter's sketch: large logits of both signs, and as many equal ones as the largest vocabulary has."""
-    weight = torch.tensor(scale * rng(14).choice([-1.0, 0.0, 1.0], size=(classes, 1))).to(dtype)
-    hidden, targets = torch.ones(2, 1, dtype=dtype), labels(rng(14), 2, classes)
-    assert torch.isfinite(Blocked.apply(hidden, weight, targets, block))
 
 
 # ----------------------------------------------------------------------------------- the linear losses of xent.torch
@@ -173,36 +142,12 @@ def one_block(rows: int, classes: int, of: Any, models: int = 1, own: float = 1.
 
 test_linear_losses_never_hold_the_logits = claim(
     "The linear losses of `xent.torch` have the gradients of the plain losses",
-    "In float32 on a CPU a block holds 12 MiB of each model's logits",
     on=[(800, 10_000, "labels"), (4000, 3000, "labels"), (80, 110_000, "labels"), (1600, 5000, "forward", 2),
         (1600, 5000, "jsd", 2), (800, 10_000, "1"), (40_000, 600, "64")],
     but_not={"12 MiB for both models": (1600, 5000, "forward", 1), "no cache": (40_000, 600, "64", 1, 0),
              "one block of all logits": (800, 10_000, "labels", 1, 0, 0), "of two": (800, 10_000, "forward", 2, 0, 0),
              "with a cache": (800, 10_000, "1", 1, 1.5, 0)},
 )(one_block)  # fmt: skip
-
-
-SURE = [(torch.bfloat16, 1e-3), (torch.float16, 1e-4)]
-
-
-@pytest.mark.slow
-@claim(
-    "Where the teacher is sure, one minus the sum",
-    on=[(*kind, *size) for kind in SURE for size in ((50, 4), (1000, 16), (30_000, 64))],
-    but_not={f"a tenth and more is left, {kind}": (kind, 1e4 * part, 1000, 16) for kind, part in SURE},
-)
-def test_the_tail_of_a_sure_teacher(dtype: torch.dtype, part: float, classes: int, k: int) -> None:
-    """The best class has all but this part or less: sixteen bits miss the tail by half of it, the cache does not."""
-    g = rng(10)
-    v = torch.tensor(g.normal(size=(200, classes))).float()
-    v[:, 0] = v[:, 1:].logsumexp(1) + torch.tensor(g.exponential(size=200)).float() - math.log(part)
-    cache = xt.top_k_of_teacher(v, k)
-    assert cache.probs is not None and cache.tail.dtype == torch.float32
-    assert xt.top_k_of_teacher(v.double(), k).tail.dtype == torch.float64  # the chapter's teacher
-    tail = v.double().softmax(1).scatter(1, cache.indices, 0.0).sum(1)
-    assert ((cache.tail - tail).abs() < 1e-4 * tail).all()
-    left = 1 - cache.probs.to(dtype).double().sum(1)
-    assert ((left - tail).abs() > 0.5 * tail).double().mean() > 0.5
 
 
 @claim(
@@ -253,26 +198,23 @@ LAYERS = [(1.0, 300, 64), (8.0, 300, 64), (2.0, 2000, 16), (4.0, 1000, 256), (4.
 
 @pytest.mark.slow
 @claim(
-    "below half a nat, dividing the divergence by ten multiplies the error by about three",
     "Near its teacher a student loses more of its gradient",
     on=LAYERS,
     but_not={
         "labels": (2.0, 2000, 16, 2), "logits of a block in float32": (2.0, 2000, 16, 3),
         "above half a nat": (2.0, 2000, 16, 1, (30.0, 3.0, 1.0, 0.5), math.inf),
-        "ten times the error": (2.0, 2000, 16, 1, NEAR, 0.5, 10.0),
     },
 )  # fmt: skip
 def test_rounded_logits_near_a_teacher(
-    spread: float, classes: int, width: int, of: int = 1, parts: Any = NEAR, most: Any = 0.5, times: Any = 3
+    spread: float, classes: int, width: int, of: int = 1, parts: Any = NEAR, most: float = 0.5
 ) -> None:
-    """The page's layer, and others; the sizes of logits from less than the page's to twice as large."""
+    """The page's layer, and others, with logits up to twice as large; by a tenth of the divergence it doubles."""
     found = np.array([lost(part, spread, classes, width) for part in parts])
     # An error of a half is not one of three halves.
     below = found[(found[:, 0] < most) & (found[:, of] < 0.6)]
     if len(below) < 2:
         raise RuntimeError(f"too few divergences: {found}")
-    power = np.polyfit(np.log(below[:, 0]), np.log(below[:, of]), 1)[0]
-    assert 0.75 * times < 10**-power < 1.35 * times
+    assert 10 ** -np.polyfit(np.log(below[:, 0]), np.log(below[:, of]), 1)[0] > 2.25
     assert (np.diff(below[:, of]) > 0).all() and (below[:, 1] > 2 * below[:, 3]).all()
 
 
@@ -312,7 +254,7 @@ def test_when_the_z_loss_is_free(classes: int, weight: float, fixed: int = -1) -
     but_not={"a hundredth": 1e-2, "a tenth of it": 1e-4},
 )
 def test_when_the_z_loss_is_not_free(bound: float, weight: float = 1e-4) -> None:
-    """Two classes with a reference, off the chapter's grid."""
+    """Two classes with a reference: a prediction q is optimal at p = q (1 - 2 weight log(1 - q))."""
     gaps = [
         p - brentq(lambda q, p=p: q * (1 - 2 * weight * math.log1p(-q)) - p, 0.0, 1 - 1e-15)
         for p in np.r_[rng(4).uniform(size=500), 1 - 10.0 ** -np.arange(2, 12)]
@@ -335,24 +277,6 @@ def test_when_a_soft_cap_is_harmless(c: float, log_p: Array) -> None:
     runs = (minimize(objective, start, method="BFGS") for start in rng(5).normal(size=(3, 3)))
     best = min(runs, key=lambda r: r.fun).x
     assert np.abs(xent.log_softmax(c * np.tanh(best / c)) - np.log(P)).max() < 0.05
-
-
-CAPS = ((2.0, 1.5), (5.0, 4.0), (1.0, 1.0))
-
-
-@claim(
-    "if its log-probabilities do not fit, no finite logits",
-    "Both statements hold for logits that are free in each context",
-    on=[(np.array([3.0]), *cap) for cap in CAPS],
-    but_not={f"one w for all x, {cap[0]}": (np.linspace(-3, 3, 601), *cap) for cap in CAPS},
-)
-def test_logits_that_run_off(x: Array, c: float, slope: float) -> None:
-    """Log-odds that reach beyond 2c: the loss falls as far as w can grow before tanh rounds to one."""
-    if slope * x.max() < 2 * c:
-        raise RuntimeError("the log-odds fit")
-    w = np.geomspace(0.01, 8 * c / x.max(), 200)
-    p, gaps = np.tile(xent.sigmoid(slope * x), (200, 1)), 2 * c * np.tanh(np.outer(w, x) / c)
-    assert xent.binary_cross_entropy(gaps, p, reduction="none").mean(1).argmin() == 199
 
 
 test_the_slope_at_twice_the_cap = claim(

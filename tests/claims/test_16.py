@@ -136,30 +136,6 @@ def test_dice_asks_for_a_mask(masks: Array, chance: Array, dice: bool) -> None:
 
 
 @claim(
-    "so the best scores are $s_j",
-    on=lambda: [
-        (*rng(seed).dirichlet(np.full(k, 2.0), 2), columns, 1)
-        for seed, (k, columns) in enumerate([(2, 2), (3, 2), (3, 4), (4, 3)])
-    ],
-    but_not={
-        "no correction": (np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1]), 3, 0),
-        "the wrong sign": (np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1]), 3, -1),
-    },
-)
-def test_frequent_items_are_corrected(p: Array, drawn: Array, columns: int, correction: int) -> None:
-    """All batches of this many columns, one of them the row's true item and the others drawn."""
-    batches = np.array(list(itertools.product(range(len(p)), repeat=columns)))
-    chance = p[batches[:, 0]] * drawn[batches[:, 1:]].prod(1)
-
-    def loss(s: Array) -> float:
-        z = (s - correction * np.log(drawn))[batches]
-        return float(chance @ (np.logaddexp.reduce(z, axis=1) - z[:, 0]))
-
-    best = minimize(loss, np.zeros(len(p)), tol=1e-10)
-    np.testing.assert_allclose(xent.softmax(best.x), p, atol=1e-4)
-
-
-@claim(
     "whose optimum, if the model can express it, is the same",
     on=lambda: [(rng(seed).dirichlet(np.ones(k), 2 * k), "weights") for seed in range(4) for k in (2, 5)],
     but_not={"both cures at once": (np.random.default_rng(0).dirichlet(np.ones(3), 4), "both")},

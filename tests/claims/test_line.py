@@ -100,7 +100,7 @@ def test_a_hard_label_has_no_best_logits(t: Array) -> None:
 
 
 @claim(
-    "The student's loss is lowest where it agrees",
+    "The loss is lowest where the student agrees",
     on=lambda: [(v, v + 3.0, T) for k in SIZES for v in rng(6).normal(0, 5, (4, k)) for T in (0.5, 1, 2, 20)],
     but_not={"twice as sure": (np.array([2.0, 1.0, 0.0]), np.array([4.0, 2.0, 0.0]), 2)},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -83,36 +82,20 @@ def test_nothing_to_be_seen() -> None:
     holds(contains, (blocks, ratio("B=16").mean()), but_not={"B=4": (blocks, four)})
 
 
-@pytest.mark.claim("11", "Most of the cost lies in the spelling")
-def test_the_spelling_costs_more() -> None:
-    """More than three nats in the characters, and in all; the tilt alone costs less than three."""
-    arms, others = ("B=1", "bucketed"), ("B=4", "B=16", "B=64", "blocks")
-    assert all(THEORY["arms"][arm]["cost"] < 3 for arm in arms)
-    dear = ((change(arm, key), 3) for arm in arms for key in ("character_nll", "nll_per_speech"))
-    cheap = {arm: (change(arm, "end_nll"), 3) for arm in arms}
-    holds(above, *dear, but_not=cheap | {arm: (change(arm, "nll_per_speech"), 3) for arm in others})
-
-
 @pytest.mark.claim(
     "11",
     "four of the eight intervals exclude the prediction: those of",
-    "With the first four seeds, all eight",
     "all seven intervals contain the prediction",
-    "all eight means lie a little above",
 )
 def test_the_predictions_hold() -> None:
-    """In characters, from four seeds and from six, and as a share of the constant arm's of the same seed."""
-
-    four, five, six = ({arm: speech(arm)[:seeds] for arm in TOLD} for seeds in (4, 5, 6))
+    """In characters, and as a share of the constant arm's of the same seed."""
+    five, six = ({arm: speech(arm)[:seeds] for arm in TOLD} for seeds in (5, 6))
     missed, none = {"constant", "B=16", "B=64", "B=128"}, dict.fromkeys(TOLD, TOLD["constant"])
     assert len(TOLD) == 8
-    holds(excluded, (six, TOLD, missed), (four, TOLD, set()), but_not={
-        "five seeds": (five, TOLD, missed), "all": (six, TOLD, set()), "four": (four, TOLD, missed),
-        "none": (six, none, missed)})  # fmt: skip
+    holds(excluded, (six, TOLD, missed), but_not={
+        "five seeds": (five, TOLD, missed), "all": (six, TOLD, set()), "none": (six, none, missed)})  # fmt: skip
     shares, told = of_constant(six), of_constant(TOLD)
     holds(excluded, (shares, told, set()), but_not={"no effect": (shares, of_constant(none), set())})
-    more = {arm: six[arm].mean() / TOLD[arm] for arm in TOLD}
-    between(1, 1.1, *more.values(), but_not={f"a tenth more, {arm}": x / 1.1 for arm, x in more.items()})
     for few, many in pairwise(("B=1", "B=4", "B=16")):
         assert interval(speech(few)).high < interval(speech(many)).low
 
@@ -126,6 +109,7 @@ def test_the_front_page_has_the_intervals() -> None:
         f"predicts {TOLD['B=1']:.0f} and {TOLD['constant']:.0f}; both means lie a little above these, and the 95 % "
         "interval of their ratio contains the predicted ratio",
     )
+    assert all(1 < speech(arm).mean() / TOLD[arm] < 1.1 for arm in found)
     shares = [-round(shorter(writers, "B=1").mean()) for writers in (2, 1)]
     said += (
         f"one text per denominator makes the texts {shares[0]} % shorter",
@@ -224,46 +208,18 @@ def test_the_forecasts_of_restaurants() -> None:
     holds(reaches, *all_of_them, but_not={"a twentieth": (2, "B=4", 5.0), "a tenth more": (1, "B=1", -10.0)})
 
 
-@pytest.mark.claim(
-    "11",
-    "With two writers, the intervals of 1 text, 4 texts and buckets exclude",
-    "with one writer, the intervals of 1 text and buckets exclude ... by less than a hundredth of a per cent",
-)
-def test_which_forecasts_of_restaurants_fail() -> None:
-    """Of all that a prompt tells, and of nothing of it."""
-
-    def off(writers: int, which: int, arms: set[str]) -> None:
-        told = {arm: foretold(writers, arm)[which] for arm in ARMS}
-        excluded({arm: shorter(writers, arm) for arm in told}, told, arms)
-
-    three = {"B=1", "B=4", "bucketed"}
-    holds(off, (1, 0, set()), (1, 1, three), (2, 0, three), (2, 1, {"B=1"}), but_not={
-        "none": (2, 0, set()), "without four": (1, 1, {"B=1", "bucketed"}), "the first": (1, 0, three)})  # fmt: skip
-    assert 0 < interval(shorter(1, "B=4")).low - foretold(1, "B=4")[1] < 0.01
-
-
-@pytest.mark.claim("11", "With 64 texts per denominator the texts come out")
 @pytest.mark.claim("11", "Clipping at 1.0 affects")
 def test_what_is_not_seen_in_restaurants() -> None:
     each = [(writers, arm) for writers in (1, 2) for arm in ("constant", *ARMS)]
     assert 0.01 < max(described(*of, "clipped", clip=True).max() for of in each) <= 0.02
     clipped = (shorter(*of, clip=True) - shorter(*of) for of in each)
     holds(unseen, *clipped, but_not={arm: shorter(2, arm) for arm in ("B=1", "B=4", "bucketed")})
-    assert all(min(foretold(writers, "B=64")) > -0.65 for writers in (1, 2))
-    between(-1.2, -0.8, shorter(1, "B=64"), shorter(2, "B=64"), room=1.5, but_not={
-        "of 16": shorter(2, "B=16"), "one text": shorter(1, "B=1")})  # fmt: skip
-    holds(unseen, shorter(1, "B=64"), but_not={"two writers": shorter(2, "B=64")})
 
 
 @pytest.mark.claim("11", "does not visibly change.")
-@pytest.mark.claim("11", "With a constant divisor and one writer the model's texts")
 def test_what_else_is_seen_of_restaurants() -> None:
-    people = [record("restaurants/result")["held_out"][f"writers={writers}"]["length"] for writers in (1, 2)]
     holds(unseen, *((change_of(writers, "B=1", "missed"), 0.06) for writers in (1, 2)), but_not={
         what: (change_of(2, "B=1", what), 0.06) for what in ("length", "terse")})  # fmt: skip
-    one, found = (described(1, arm) / people[0] for arm in ("B=1", "constant"))
-    longer = described(1, "constant") / people[1]
-    between(1.015, 1.025, found, room=0.015, but_not={"one text": one, "as two": longer})
 
 
 def by_slots(writers: int, arm: str) -> Array:
@@ -507,7 +463,7 @@ def test_what_distributions_replace() -> None:
     assert behind.min() > 0.05
 
 
-@pytest.mark.claim("14", "With few labels, twice the size gains nothing.")
+@pytest.mark.claim("14", "With few labels, a student twice the size gains nothing.")
 def test_a_larger_student() -> None:
     large, human, texts = (less(cell, LABELS_5) for cell in (("large", FEW), HUMAN, PLAIN))
     between(-0.03, 0.03, large, room=0.03, but_not={"human text": human, "texts": texts})
@@ -552,7 +508,7 @@ def test_where_the_gain_comes_from() -> None:
     "With the forward divergence the two are about even.",
     "With the Jensen-Shannon divergence people's answers cost ... still more than a quarter and about two fifths.",
     "These students are sharper, and what they write misses about a third fewer slots",
-    "at half the temperature the lead falls from about four slots in a hundred to less than one.",
+    "at half the temperature this lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
     "In as many steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
 )
@@ -583,7 +539,7 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps on-policy leads by about a twentieth of a nat ... what helps is more text.",
+    "After nine times the steps, on-policy training leads by about a twentieth of a nat ... what helps is more text.",
     "in as many steps, on-policy training did no better ... had about three quarters.",
     "distributions along four stored ones ... within the last twentieth of the steps.",
 )
@@ -742,20 +698,6 @@ def test_kernels_made_for_the_loss() -> None:
         between(1.6, 2.45, error["Liger"], but_not={way: error[way] for way in exact})
         between(0, 2.5 * MIB, *(used[way] for way in small), but_not={way: used[way] for way in exact})
         between(2.15, 3.15, *(time[way] for way in small), but_not={"no longer than it": time["plain"]})
-
-
-@pytest.mark.claim("15", "It takes $N / \\lceil V / H \\rceil$ rows at a time, rounded up")
-def test_chunks_of_liger() -> None:
-    """What it holds besides the gradients is the logits of a chunk, in bfloat16."""
-
-    def chunks(case: Case, way: str = "Liger", divide: Any = math.ceil, power: Any = math.ceil) -> float:
-        rows = case["rows"] / divide(case["classes"] / case["width"])
-        return float(case["memory"][way] / (2 * 2 ** power(math.log2(rows)) * case["classes"]))
-
-    first, up = HARD[0], math.ceil
-    between(0.98, 1.02, *map(chunks, HARD), but_not={
-        "rounded down": chunks(first, "Liger", up, math.floor), "all rows": chunks(first, "Liger", lambda _: 1),
-        "not rounded": chunks(first, "Liger", up, float), "xent": chunks(first, "xent")})  # fmt: skip
 
 
 @pytest.mark.claim("15", "In these cases rounding the logits cost distillation more precision")

@@ -264,36 +264,6 @@ test_the_weights_of_packed_rows = claim(
 )(as_one_by_one)
 
 
-TABLE = [(m, int(n), p / 2) for m in (1, 6) for n, p in zip(table.LENGTHS, table.P, strict=True)]
-
-
-@claim(
-    "*Prompt tokens that count in the divisor*",
-    on=[(TABLE, 2), (TABLE, 3)],
-    but_not={
-        "a short prompt beside a long one, whose reply is long": (
-            [(1, 10, 0.25), (1, 30, 0.25), (1000, 100, 0.5)],
-            2,
-        )
-    },
-)
-def test_prompt_tokens_in_the_divisor(kinds: list[tuple[int, int, float]], B: int) -> None:
-    """Batches of two and three, enumerated: a longer reply loses less where the prompts are counted."""
-
-    def weight(own: int, n: int, counted: bool) -> float:
-        batches = itertools.product(kinds, repeat=B - 1)
-        return sum(
-            float(np.prod([chance for *_, chance in others]))
-            / (n + counted * own + sum(reply + counted * prompt for prompt, reply, _ in others))
-            for others in batches
-        )
-
-    for own in {prompt for prompt, *_ in kinds}:
-        replies = sorted({n for prompt, n, _ in kinds if prompt == own})
-        plain, diluted = (np.log([weight(own, n, counted) for n in replies]) for counted in (False, True))
-        assert (np.diff(diluted) > np.diff(plain) + 1e-9).all()
-
-
 def test_a_newton_step_moves_a_wrong_answer() -> None:
     """From a start that is off, drawn batches lead back: so a step from the exact answer could have left it."""
     exact, drawn = table.sampled_exact(False, False).detach(), table.candidates_of(rng(7), 200_000)

@@ -339,7 +339,6 @@ def z_loss(d: Draw) -> Env:
 WEAKER = "a weaker bound, which holds too"
 NARROWER = "a narrower condition, under which it holds too"
 FACTOR = "a positive factor moves no minimum"
-UNSIGNED = "an order of magnitude has no sign"
 EVERY = "it holds for every class, so for this one"
 # The changes that leave a true statement, and why they do.
 # fmt: off
@@ -361,7 +360,6 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER,
         r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
-    "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
         "another small number", r"{32}(1 - ⟨10 → 11⟩^{-15}) =": "another small number"},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},

@@ -170,19 +170,6 @@ def properness(d: Draw) -> Env:
     }
 
 
-def linear(d: Draw) -> Env:
-    """The report that puts everything on the likeliest class, and others."""
-    e, p = m.one(d), d.some()
-    top = 1 + [*p[:, 0]].index(max(p[:, 0]))
-    e |= {
-        "p": p,
-        "m": lambda p: top,
-        "q": one_hot(top, len(p)),
-        "k": top if d.number % 2 else top % len(p) + 1,
-    }
-    return e | {"over": e["over"] | {"q": reports(p)}}
-
-
 def clipping(d: Draw) -> Env:
     """One class below the clip, the others within it after they share its mass."""
     K = (4, 3, 5, 8, 3, 4)[d.number]
@@ -433,17 +420,6 @@ def moments(d: Draw) -> Env:
     start = (mean(x[:, 0]), (max(x[:, 0]) - min(x[:, 0])) / 3)
     mu, sigma = mp.findroot(slopes, start, maxsteps=99)
     return {"law_P": law, "mu": mu, "sigma": sigma}
-
-
-def teachers(d: Draw) -> Env:
-    """M teachers; the student that minimises the mean of their divergences, read out at 1."""
-    M, K, T = (2, 1, 3, 2, 4, 2)[d.number], d.classes, d.real(1, 5)
-    p = rows(d.matrix(M, K))
-    soft = lambda e: np.vstack([softmax(log(row[:, None]) / lookup(e, "T")).T for row in p])
-    e: Env = {"M": M, "K": K, "T": T, "p": p, "k": 1 + d.number % K, "free": "k"}
-    e["bar p"] = Let(lambda e: column(mean(own) for own in soft(e).T))
-    e["q"] = Let(lambda e: softmax(lookup(e, "T") * log(lookup(e, "bar p"))))
-    return e | {"over": {"i": range(1, M + 1), "j": range(1, K + 1), "k": range(1, K + 1)}}
 
 
 # ------------------------------------------------------------------------------- 16, the same loss elsewhere

@@ -595,12 +595,6 @@ def states(d: Draw) -> Env:
     return e | {"oplus": circled, "LSE_AcupB": lse(z)}
 
 
-def block(d: Draw) -> Env:
-    """Any block: of one logit, of ties, of logits far apart."""
-    z = pick(d, d.column(1), column([2] * 5), d.column(4), d.column(6), column([0, -90]))
-    return {"s": state_of(z[:, 0])[1, 0], "n": len(z), "sharp": True}
-
-
 def head(d: Draw) -> Env:
     """Three hidden states of two numbers, a vocabulary of four in two blocks; the loss from softmax."""
     h, w, y, i = d.matrix(3, 2), d.matrix(4, 2), column(d.randint(1, 4) for _ in range(3)), d.randint(1, 3)
@@ -635,14 +629,6 @@ def shifted(d: Draw) -> Env:
     J = Let(lambda e: lambda z: ell(z, e["y"]) + strength * lse(z) ** 2)
     e: Env = {"z": z, "a": d.column(1)[0, 0], "lambda": strength, "law_P": single(P, "y"), "ell": ell, "J": J}
     return e | {"Z": mp.exp(lse(z)), "search": {"a": (lambda x: x[0, 0], 1)}}
-
-
-def reference_class(d: Draw) -> Env:
-    """One logit beside a zero, where the penalised loss is least."""
-    p, strength = d.share(), pick(d, d.share(), mp.mpf("1e-4"), mp.mpf(5))
-    loss = lambda z: toss(p, sigmoid(z)) + entropy(column([p, 1 - p])) + strength * softplus(z) ** 2
-    z = lowest(lambda x: loss(x[0, 0]), 1)[0, 0]
-    return {"p": p, "z": z, "q": sigmoid(z), "lambda": strength, "Z": 1 + mp.exp(z), "J": loss(z)}
 
 
 def capped(d: Draw) -> Env:
