@@ -272,6 +272,21 @@ def test_new_examples_show_no_information_in_noise(losses: Array, y: Array) -> N
 
 
 @claim(
+    "In {numref}`fig-gap` the training loss stays below",
+    on=[(n, first) for n in (40, 120, 320) for first in (1000, 2000)],
+    but_not={"a penalty": (120, 1000, 1e-3), "new data that are easier": (120, 1000, np.inf, 0.5)},
+)
+def test_the_gap(n: int, first: int, c: float = np.inf, easier: float = 1.0) -> None:
+    """Means over a hundred other samples of the same rows."""
+    means = np.zeros(2)
+    for seed in range(first, first + 100):
+        order = rng(seed).permutation(len(Y))
+        losses = losses_of(X, Y, order[:n], c)
+        means += losses[order[:n]].mean() / 100, easier * losses[order[n:]].mean() / 100
+    assert means[0] < losses_of(X, Y, slice(None)).mean() < means[1]
+
+
+@claim(
     "Its mean length is the cross-entropy in bits",
     on=lambda: [(p[0], q[0]) for k in (2, 3, 1000) for _, p, q in pairs(rng(31), k) if (q > 0).all()],
     but_not={
