@@ -165,23 +165,26 @@ def test_one_direction_catches(seed: int, scale: float = 1) -> None:
     "The training loss can go on falling",
     "the training loss falls to the end ... turns round",
     "part of what the network still learns",
-    on=range(3),
     but_not={
-        "the losses part from 5 to 40 epochs": {"run": 0, "start": 5, "end": 40},
-        "the training loss turns round": {"run": 0, "new": 0},
-        "a fall at each epoch": {"run": 0, "every": 1, "most": 1.0},
+        "the losses part from 5 to 40 epochs": {"start": 5, "end": 40},
+        "the training loss turns round": {"new": 0},
+        "a fall at each epoch": {"every": 1, "most": 1.0},
     },
+    on=[{}],
 )
 def test_what_the_histories_show(
-    run: int, new: int = 1, start: int | None = None, end: int = 300, every: int = 10, most: float = 0.85
+    new: int = 1, start: int | None = None, end: int = 300, every: int = 10, most: float = 0.85
 ) -> None:
-    """Brief rises apart."""
-    h = np.column_stack([histories()[run, :, 0], histories()[run, :, 1:].mean(axis=1)])
-    turn = h[:, new].argmin() if start is None else start
-    assert turn < 250 and h[end, 0] < 0.8 * h[turn, 0] and h[end, new] > h[turn, new]
-    assert (np.diff(h[1::every, 0]) < 0).mean() >= most
-    gained = h[40] - h[300]  # of each nat that the training loss falls, not all reaches new images
-    assert gained[new] < 0.9 * gained[0]
+    """Brief rises apart; the validation loss *can* turn, and does in two of three splits at least."""
+    turned = []
+    for run in histories():
+        h = np.column_stack([run[:, 0], run[:, 1:].mean(axis=1)])
+        turn = h[:, new].argmin() if start is None else start
+        turned.append(turn < 250 and h[end, 0] < 0.8 * h[turn, 0] and h[end, new] > h[turn, new])
+        assert (np.diff(h[1::every, 0]) < 0).mean() >= most
+        gained = h[40] - h[300]  # of each nat that the training loss falls, not all reaches new images
+        assert gained[new] < 0.9 * gained[0]
+    assert sum(turned) >= 2
 
 
 @claim("That loss is low partly by luck,", on=[None], but_not={"an epoch that nobody chose": 100})
