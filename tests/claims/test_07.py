@@ -309,6 +309,17 @@ test_a_float16_sum_overflows_on_a_cpu = claim(
 )(shows)
 
 
+@claim(
+    "sooner with label smoothing of class indices",
+    on=[(n, k, eps) for n, k in ((100, 1000), (1000, 50), (8000, 10)) for eps in (0.1, 1e-6)],
+    but_not={"no smoothing": (100, 1000, 0.0), "one-hot rows": (100, 1000, 0.1, True)},
+)
+def test_a_smoothed_sum_overflows_sooner(n: int, classes: int, eps: float, hot: bool = False) -> None:
+    z, y = torch.zeros(n, classes).half(), torch.zeros(n, dtype=torch.long)
+    assert n * math.log(classes) < 30_000
+    assert CE(z, F.one_hot(y, classes).half() if hot else y, label_smoothing=eps).isinf()
+
+
 SCOPE = "torch-ignore-index-scope"
 test_labels_out_of_range = claim(
     "On a CPU, PyTorch raises an error for a label that is out of range",
