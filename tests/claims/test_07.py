@@ -245,19 +245,19 @@ test_a_swap_gives_a_number = claim(
 
 
 @claim(
-    "for the label 1, below a logit of −27.6, the loss grows",
-    on=[(1.0, -z, dtype) for dtype in (torch.float32, torch.float64) for z in (27.7, 40.0, 80.0)],
+    "for the label 1, below a logit of −27.6, the loss is large",
+    on=[(1.0, -z, dtype) for dtype in (torch.float32, torch.float64) for z in (27.7, 40.0, 80.0, 120.0)],
     but_not={
         "the label 0": (0.0, -40.0, torch.float64),
-        "a logit above": (1.0, -27.0, torch.float64),
+        "a logit above": (1.0, -26.0, torch.float64),
         "the same product at the other end": (1.0, 30.0, torch.float64),
     },
 )
-def test_a_loss_that_grows_without_its_gradient(label: float, logit: float, dtype: torch.dtype) -> None:
+def test_a_large_loss_without_its_gradient(label: float, logit: float, dtype: torch.dtype) -> None:
     z = torch.tensor([logit, logit - 1], dtype=dtype, requires_grad=True)
     losses = F.binary_cross_entropy(z.sigmoid(), torch.full_like(z, label), reduction="none")
     near, far = torch.autograd.grad(losses.sum(), z)[0].abs().tolist()
-    assert losses[1] > losses[0] + 0.9 and far < 0.5 * near < 0.5
+    assert losses.min() > 27.6 and far <= 0.5 * near < 0.5
 
 
 @claim(
