@@ -82,7 +82,7 @@ test_expected_surprise = claim(
 
 
 @claim(
-    "The difference, the divergence ... at the truth.",
+    "Cross-entropy minus entropy, the divergence ... at the truth.",
     on=lambda: beliefs(rng(2), 2, 5, 100, 50_257, rows=3),
     but_not={
         "the entropies' difference": (*THREE, lambda p, q: information.entropy(p) - information.entropy(q)),

@@ -105,7 +105,7 @@ def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, 
 
 @pytest.mark.slow
 @claim(
-    "With the ridge chosen for each $m$, sixteen votes end below the floor",
+    "With the ridge chosen for each $m$, fits to sixteen votes end below the floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),
