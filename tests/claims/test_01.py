@@ -133,7 +133,7 @@ def test_a_step_too_large_never_settles(x: Array, y: Array, rate: float) -> None
 
 
 @claim(
-    "On this loss, convex in the weights, a fixed step size ... lowest loss.",
+    "On this loss, which is convex in the weights, a fixed step size ... lowest loss.",
     "In the end the starting point does not matter: this loss",
     on=lambda: [
         (x, y, size * rng(7).normal(size=x.shape[1]), part)

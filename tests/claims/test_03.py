@@ -82,7 +82,7 @@ test_expected_surprise = claim(
 
 
 @claim(
-    "The difference, the divergence ... at the truth.",
+    "Cross-entropy minus entropy, the divergence ... at the truth.",
     on=lambda: beliefs(rng(2), 2, 5, 100, 50_257, rows=3),
     but_not={
         "the entropies' difference": (*THREE, lambda p, q: information.entropy(p) - information.entropy(q)),
@@ -269,6 +269,21 @@ def two_guesses(copies: int) -> tuple[Array, Array]:
 def test_new_examples_show_no_information_in_noise(losses: Array, y: Array) -> None:
     error = (losses.std(ddof=1) + 1e-12) / np.sqrt(len(losses))
     assert (label_entropy(y) - losses.mean()) / error < 3
+
+
+@claim(
+    "In {numref}`fig-gap` the training loss stays below",
+    on=[(n, first) for n in (40, 120, 320) for first in (1000, 2000)],
+    but_not={"a penalty": (120, 1000, 1e-3), "new data that are easier": (120, 1000, np.inf, 0.5)},
+)
+def test_the_gap(n: int, first: int, c: float = np.inf, easier: float = 1.0) -> None:
+    """Means over a hundred other samples of the same rows."""
+    means = np.zeros(2)
+    for seed in range(first, first + 100):
+        order = rng(seed).permutation(len(Y))
+        losses = losses_of(X, Y, order[:n], c)
+        means += losses[order[:n]].mean() / 100, easier * losses[order[n:]].mean() / 100
+    assert means[0] < losses_of(X, Y, slice(None)).mean() < means[1]
 
 
 @claim(

@@ -177,6 +177,18 @@ def test_nll_loss_is_sparse_categorical_crossentropy(
     np.testing.assert_allclose(sparse_rows(y, p), nll_rows(y, p, d), rtol=1e-4, atol=1e-6)
 
 
+@claim(
+    "Its targets are class indices, though not as `int32`",
+    on=[((40, k, *size), torch.int32) for k in (2, 100) for size in ((), (4, 4))] + [((5,), torch.int32)],
+    but_not={"int64": ((40, 5), torch.int64), "uint8, for rows": ((40, 5), torch.uint8)},
+)
+def test_which_indices_nll_loss_takes(shape: tuple[int, ...], refused: torch.dtype) -> None:
+    log_p, y = torch.zeros(shape), torch.zeros(shape[:1] * (len(shape) > 1) + shape[2:])
+    assert F.nll_loss(log_p, y.long()) == 0
+    with pytest.raises(RuntimeError):
+        F.nll_loss(log_p, y.to(refused))
+
+
 FLAT = "uniform", "concentration 50"
 
 

@@ -245,6 +245,22 @@ test_a_swap_gives_a_number = claim(
 
 
 @claim(
+    "for the label 1, below a logit of −27.6, the loss is large",
+    on=[(1.0, -z, dtype) for dtype in (torch.float32, torch.float64) for z in (27.7, 40.0, 80.0, 120.0)],
+    but_not={
+        "the label 0": (0.0, -40.0, torch.float64),
+        "a logit above": (1.0, -26.0, torch.float64),
+        "the same product at the other end": (1.0, 30.0, torch.float64),
+    },
+)
+def test_a_large_loss_without_its_gradient(label: float, logit: float, dtype: torch.dtype) -> None:
+    z = torch.tensor([logit, logit - 1], dtype=dtype, requires_grad=True)
+    losses = F.binary_cross_entropy(z.sigmoid(), torch.full_like(z, label), reduction="none")
+    near, far = torch.autograd.grad(losses.sum(), z)[0].abs().tolist()
+    assert losses.min() > 27.6 and far <= 0.5 * near < 0.5
+
+
+@claim(
     "Except in float16, its backward pass divides by",
     on=[name for name in DIGITS if name != "float16"],
     but_not={"float16": "float16"},
@@ -291,6 +307,17 @@ test_a_float16_sum_overflows_on_a_cpu = claim(
         "bfloat16": (HALF, "bfloat16 mean", np.inf),
     },
 )(shows)
+
+
+@claim(
+    "sooner with label smoothing of class indices",
+    on=[(n, k, eps) for n, k in ((100, 1000), (1000, 50), (8000, 10)) for eps in (0.1, 1e-6)],
+    but_not={"no smoothing": (100, 1000, 0.0), "one-hot rows": (100, 1000, 0.1, True)},
+)
+def test_a_smoothed_sum_overflows_sooner(n: int, classes: int, eps: float, hot: bool = False) -> None:
+    z, y = torch.zeros(n, classes).half(), torch.zeros(n, dtype=torch.long)
+    assert n * math.log(classes) < 30_000
+    assert CE(z, F.one_hot(y, classes).half() if hot else y, label_smoothing=eps).isinf()
 
 
 SCOPE = "torch-ignore-index-scope"

@@ -188,7 +188,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ],
         "too_sure": [(right, (y + 1) % k)] * (n > 1),
         "averages_lag": [(normalised(k, *raw, 0.01), *raw) for raw in rawest],
-        "sorted_by_label": [(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
+        "sorted_by_label": [
+            *[(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
+            (torch.arange(20 * k) // 20,),
+        ],
         "few_digits": [([ce(z.bfloat16()[i:], y[i:]).item() for i in range(n)[:9]],), ([2.5, 2.30078125],)],
         "no_log_probabilities": [(p,), (z + 1,), (torch.cat([log_p, z + 1]),)],
         "sign_flipped": [(times(-1), y, k)],
@@ -223,7 +226,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ][: n + 2],
         "too_often": [
             *[(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * many,
-            *[((z.double() + 2 * (t[:1] > 0)).softmax(1), F.one_hot(sampled, k))] * many,  # one class of k
+            *[((z.double() + 2 * (t[:1] > 0)).softmax(1), F.one_hot(sampled, k) > 0)] * many,  # one class
         ],
         "tokens_weigh_differently": [(by_sequence, padded, k)],
         "skips_targets": [(y, torch.ones(n), int(y[0])), (ignored, torch.ones(n))],
@@ -241,7 +244,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((0 * z,), (z.abs() + 1.1,)),
             *((torch.cat([p, v]),) for v in (z.abs() + 1.1, 9 * t - 8 / k)),
         ],
-        "has_a_floor": [(ce, y, k)],
+        "has_a_floor": [(ce, y, k), (lambda z, y: bce(z, F.one_hot(y, k).to(z)), y, k)],
         "no_gradient": [
             (ce, wrong, y),
             (summed, wrong, y),
@@ -261,7 +264,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((log_p, t), (log_p, p), (log_p.T, t.T, 0)),
             (log_p.float(), z.bfloat16().softmax(1)),
         ],
-        "not_log_k": [(ce, z, t), (ce, z, y), (ce, z.repeat(9, 1), torch.cat([ignored.repeat(8), y]))],
+        "not_log_k": [
+            *((ce, z, t), (ce, z, y), (ce, z.masked_fill(y[0] == torch.arange(k), -torch.inf), y)),
+            (ce, z.repeat(9, 1), torch.cat([ignored.repeat(8), y])),
+        ],
         "reads_no_logits": [(sparse(True), y.numpy(), z.float().numpy())],
         "counts_each_output": [(1.0, q, q)],
         "breaks_when_sure": [
@@ -502,12 +508,17 @@ def test_a_learnt_variance(loss: float) -> None:
 
 @claim(
     "`pos_weight` and class weights multiply the odds that the model learns",
-    "sigmoid(z − log w)",
-    on=[(p, w) for p in (0.01, 0.3, 0.9) for w in (0.2, 3.0, 50.0)],
+    "Subtract log w from the logits",
+    on=[(p, w, how) for p in (0.01, 0.3, 0.9) for w in (0.2, 3.0, 50.0) for how in ("pos_weight", "classes")],
     but_not={"weights of all": (0.3, 3.0, "weight")},
 )
-def test_weights_multiply_the_odds(p: float, w: float, option: str = "pos_weight") -> None:
-    each = partial(bce, reduction="none", **{option: torch.tensor(w, dtype=torch.float64)})
+def test_weights_multiply_the_odds(p: float, w: float, option: str) -> None:
+    def each(z: T, t: T) -> T:
+        if option == "classes":
+            weight = torch.tensor([1, w], dtype=torch.float64)
+            return ce(torch.stack([0 * z, z], 1), t.long(), weight, reduction="none")
+        return bce(z, t, reduction="none", **{option: torch.tensor(w, dtype=torch.float64)})
+
     yes, share = torch.tensor([0.0, 1]).double(), torch.tensor([1 - p, p]).double()
     best = minimize_scalar(lambda z: float(each(torch.full_like(yes, z), yes) @ share))
     assert xent.sigmoid(best.x - math.log(w)) == pytest.approx(p, rel=1e-5)

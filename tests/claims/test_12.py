@@ -105,7 +105,7 @@ def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, 
 
 @pytest.mark.slow
 @claim(
-    "With the ridge chosen for each $m$, sixteen votes end below the floor",
+    "With the ridge chosen for each $m$, fits to sixteen votes end below the floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),
@@ -248,7 +248,7 @@ def test_the_mixture_inside_on_clean_labels(p: Array, eps: float) -> None:
 
 
 @claim(
-    r"To elicit $p$, it generally needs the right",
+    "To elicit $p$, the loss generally needs the right",
     on=[(p, equal(len(p), len(p)), 0.2) for p in ([0.7, 0.3], [0.2, 0.2, 0.6], [0.1, 0.1, 0.2, 0.2, 0.4])]
     + [([1.0, 0.0, 0.0], equal(3, 3), 0.3)],
     but_not={

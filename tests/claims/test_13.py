@@ -265,7 +265,7 @@ test_another_teacher_and_learning_rate = claim(
 test_what_the_teacher_is_worth = claim(
     "On digits, the teacher's soft targets for a hundred images",
     "The teacher's soft targets on the same hundred images",
-    "a temperature above 1 added to this gain.",
+    "A temperature above 1 therefore added to the gain.",
     "A student that also had the labels of the teacher's images",
     "with 500, no difference between labels",
     on=[

@@ -225,6 +225,8 @@ def gaps(d: Draw) -> Env:
 def certify(d: Draw) -> Env:
     """Soft targets, a probability that is clipped, and its loss; an error delta of it."""
     e, eps = one(d), mp.mpf("0.07")
+    if d.number == 1:  # below the clip, whatever is drawn
+        e["z"][e["y"] - 1, 0] = min(e["z"][:, 0]) - 3
     p = softmax(e["z"])
     clip = lambda p: sorted([eps, p, 1 - eps])[1]
     e |= {"t": d.some(), "p": p, "ell": entropy, "epsilon": eps, "c_epsilon": clip}

@@ -446,5 +446,7 @@ def dead(d: Draw) -> Env:
 def clipped(d: Draw) -> Env:
     e, eps = m.one(d), mp.mpf("0.07")
     e["k"] = e["y"] if d.number % 2 else e["k"]
+    if d.number < 4:  # below the clip, and above, whatever is drawn
+        e["z"][e["y"] - 1, 0] = min(e["z"][:, 0]) - 3 if d.number in (1, 2) else max(e["z"][:, 0])
     own = lambda at: softmax(lookup(at, "z"))[e["y"] - 1, 0]
     return e | {"epsilon": eps, "ell_epsilon": Let(lambda at: min(-mp.log(own(at)), -mp.log(eps)))}
