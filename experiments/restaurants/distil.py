@@ -174,6 +174,7 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (9, range(8, 12), [("from labels", FEW), ("from labels x4", FEW)]),
     (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-4:])]),
     (27, LAST[:2], [("fresh texts", FEW), ("fresh, plain", FEW)]),
+    (3, LAST, [("labels", ALL)]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))

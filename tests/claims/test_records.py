@@ -408,20 +408,20 @@ FEW, PART, ALL = 0.05, 0.2, 1.0
 Cell = tuple[str, float]
 
 
-def distilled(cell: Cell, key: str = "nats", part: int = 1) -> dict[int, float]:
-    """What the students of a cell come to, by seed; after `part` times the steps."""
+def distilled(cell: Cell, key: str = "nats", part: int = 1, last: bool = False) -> dict[int, float]:
+    """What the students of a cell come to, by seed; after `part` times the steps; in the last four seeds alone."""
     found = {
         r["seed"]: r[key]
         for r in record("restaurants/distillation")["runs"]
-        if (r["arm"], r["share"], r["part"]) == (*cell, part)
+        if (r["arm"], r["share"], r["part"], r["seed"] >= 12) == (*cell, part, last)
     }
     assert len(found) > (2 if part == 1 else 1), cell
     return found
 
 
-def less(first: Cell, second: Cell, key: str = "nats", part: int = 1) -> Array:
+def less(first: Cell, second: Cell, key: str = "nats", part: int = 1, last: bool = False) -> Array:
     """By how much less the first costs than the second, by seed."""
-    a, b = distilled(first, key, part), distilled(second, key, part)
+    a, b = distilled(first, key, part, last), distilled(second, key, part, last)
     return np.array([b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())])
 
 
@@ -540,19 +540,16 @@ def test_on_policy_and_sharpness() -> None:
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
     "After nine times the steps, on-policy training leads by about a twentieth of a nat ... what helps is more text.",
-    "in as many steps, on-policy training did no better ... had about three quarters.",
-    "distributions along four stored ones ... within the last twentieth of the steps.",
+    "in as many steps, on-policy training did no better ... no better than along fresh ones",
 )
 def test_with_more_steps() -> None:
-    """Three times as many in two seeds, nine times in eight, four texts in four others; and what the last looks say."""
+    """Three times as many in two seeds, nine times in eight; and what the last looks say."""
     cells = WARM, FORWARD, *SHARP
     ahead, alike = (less(cell, WARM, part=9) for cell in (FORWARD, FRESH))
     between(
         0.04, 0.06, ahead, alike, room=0.01, but_not={"in as many": less(FORWARD, WARM), "nobody": -ahead}
     )
     between(-0.5, 0.005, less(FORWARD, FRESH, part=9), room=0.01, but_not={"one text": ahead})
-    shares = [less(("from labels x4", FEW), WARM, part=9) / gain for gain in (alike.mean(), ahead.mean() / 2)]
-    between(0.7, 0.85, shares[0], room=0.1, but_not={"of half of it": shares[1]})
     between(-0.5, 0.01, *(less(cell, WARM) for cell in cells[1:]), room=0.04, but_not={"nine times": ahead})
     behind = [-less(cell, WARM, part=9) for cell in SHARP]
     between(0.25, 0.3, behind[0], room=0.05, but_not={"reverse": behind[1]})
@@ -564,7 +561,6 @@ def test_with_more_steps() -> None:
     of_all = record("restaurants/distillation")["settings"]["steps"]["from labels"] * 9
     best, last = ([*distilled(cell, "best_step", 9).values()] for cell in (WARM, SHARP[0]))
     assert max(best) < 0.85 * of_all and min(last) > 0.95 * of_all
-    assert min(distilled(("from labels x4", FEW), "best_step", 9).values()) > 0.95 * of_all
 
     def unfinished(*cells: Cell) -> None:
         assert all(distilled(cell, "best_step") == distilled(cell, "steps_run") for cell in cells)
@@ -572,6 +568,48 @@ def test_with_more_steps() -> None:
     holds(
         unfinished, (WARM, FORWARD, *SHARP, SOFT, ("top 8", FEW)), but_not={"5 %": LABELS_5, "texts": PLAIN}
     )
+
+
+@pytest.mark.claim(
+    "14",
+    "In nine times the steps each is read about",
+    "is 0.95 in place of 0.8, which alone gains about a twenty-fifth of a nat.",
+    "Four stored texts for each prompt then gain as much again, and fresh ones",
+    "But along the same four texts plain cross-entropy ... still a fourteenth.",
+    "four stored texts did nearly as well as these.",
+    "distributions along four texts beat plain cross-entropy along 28",
+    "In four further seeds five ways chose ... within the last tenth of the steps.",
+)
+def test_chosen_again_at_length() -> None:
+    """Four seeds, side by side; rejected is what the shorter runs said, and each relation exchanged."""
+    names = "from labels, alpha .8", "from labels", "from labels x4", "fresh texts"
+    as_before, one, four, fresh = ((name, FEW) for name in names)
+    four_plain, fresh_plain = (("from labels, plain x4", FEW), ("fresh, plain", FEW))
+
+    def gain(first: Cell, second: Cell) -> Array:
+        return less(first, second, part=9, last=True)
+
+    alpha, texts, more = gain(one, as_before), gain(four, one), gain(fresh, four)
+    between(0.03, 0.045, alpha, texts, room=0.015, but_not={"fresh texts": more, "exchanged": -alpha})
+    between(-0.01, 0.01, more, room=0.01, but_not={"four texts": texts})
+    scored, also = gain(four, four_plain), gain(fresh, fresh_plain)
+    between(0.11, 0.14, scored, room=0.02, but_not={"fresh": also})
+    between(0.065, 0.077, also, room=0.01, but_not={"four": scored})
+    holds(above, gain(four, fresh_plain), gain(one, four_plain), but_not={"more text": -texts})
+    alphas = {cell: {*distilled(cell, "alpha", 9, last=True).values()} for cell in (one, four, fresh)}
+    assert {frozenset(a) for a in alphas.values()} == {frozenset({0.95})}
+    assert {*distilled(as_before, "alpha", 9, last=True).values()} == {0.8}
+    settings = record("restaurants/distillation")["settings"]
+    steps, answers = 9 * settings["steps"]["from labels"], distilled(one, "answers", 9, last=True)
+    read = [steps * settings["batch"] / 2 / n for n in answers.values()]
+    between(140, 160, float(np.mean(read)), but_not={"in as many steps": float(np.mean(read)) / 9})
+    for cell in (one, four, fresh, four_plain, fresh_plain):
+        assert min(distilled(cell, "best_step", 9, last=True).values()) > 0.9 * steps
+    assert max(distilled(as_before, "best_step", 9, last=True).values()) < 0.85 * steps
+    written = [
+        np.mean([*distilled(cell, "written", 9, last=True).values()]) for cell in (fresh_plain, four, one)
+    ]
+    assert 6.5 < written[0] / written[1] < 7.5 and 27 < written[0] / written[2] < 29
 
 
 @pytest.mark.claim("14", "the students that missed the fewest slots had a higher loss")
