@@ -678,7 +678,7 @@ def test_compile_first() -> None:
 
 @pytest.mark.claim(
     "15",
-    "With sums in float32 (`accum_dtype`) it is as exact as the plain pair",
+    "With sums in float32 (`accum_dtype`) it is as accurate as the plain pair",
     "Cut cross-entropy, in release 25.1.1, held at most two MiB",
 )
 def test_kernels_made_for_the_loss() -> None:
