@@ -322,7 +322,7 @@ def group(recipe: str) -> str:
     "The rows fall into four groups",
     "an error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, which is nevertheless exact for its blocks of one length",
+    "nanoGPT, which is nevertheless exact for its blocks of equal length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
     "divide a short window by the number of steps it should have had",
     "a subclass whose `compute_loss` returns a mean",
