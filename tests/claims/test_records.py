@@ -322,7 +322,7 @@ def group(recipe: str) -> str:
     "The rows fall into four groups",
     "an error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, which is nevertheless exact for its blocks of one length",
+    "nanoGPT, which is nevertheless exact for its blocks of equal length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
     "divide a short window by the number of steps it should have had",
     "a subclass whose `compute_loss` returns a mean",
@@ -678,7 +678,7 @@ def test_compile_first() -> None:
 
 @pytest.mark.claim(
     "15",
-    "With sums in float32 (`accum_dtype`) it is as exact as the plain pair",
+    "With sums in float32 (`accum_dtype`) it is as accurate as the plain pair",
     "Cut cross-entropy, in release 25.1.1, held at most two MiB",
 )
 def test_kernels_made_for_the_loss() -> None:
