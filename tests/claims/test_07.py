@@ -245,7 +245,7 @@ test_a_swap_gives_a_number = claim(
 
 
 @claim(
-    "for the label 1, below a logit of −27.6, the loss is large",
+    "for label 1 and a logit below −27.6, the loss is large",
     on=[(1.0, -z, dtype) for dtype in (torch.float32, torch.float64) for z in (27.7, 40.0, 80.0, 120.0)],
     but_not={
         "the label 0": (0.0, -40.0, torch.float64),
@@ -279,8 +279,8 @@ def test_the_guard_of_the_binary_loss(name: str) -> None:
 
 
 @claim(
-    "For labels and predictions of the shape (N,), Keras's",
-    "Every row counts with the mean weight.",
+    "For labels and predictions of shape (N,), Keras's",
+    "every row counts with the mean weight.",
     "Without weights the default mean is the right one.",
     on=lambda: [
         (of_y, of_p, w)

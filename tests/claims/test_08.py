@@ -480,7 +480,7 @@ def test_a_softmax_over_one_column(logit: float, columns: int = 1) -> None:
 
 
 @claim(
-    "A loss in float32 does not help; the gradient returns to float16.",
+    "A loss in float32 does not help, as the gradient returns to float16.",
     on=[(64, 8000), (512, 2000)],
     but_not={
         "few classes": (64, 10),

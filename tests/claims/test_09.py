@@ -50,7 +50,7 @@ def lies(p: Array, number: int = 60) -> Array:
 
 
 @claim(
-    "The logarithm, Brier's score and the spherical score pay",
+    "The logarithm, the Brier score and the spherical score reward",
     on=lambda: itertools.product(RULES, beliefs(2, 3, 6, 60)),
     but_not={str(rule): (rule, BELIEF) for rule in (scoring.zero_one_score, FOCAL, SMOOTHED)},
 )
@@ -254,7 +254,7 @@ MARGINS = 3 * rng(7).normal(size=(1000, 1))
 
 
 @claim(
-    "Dividing the logits by a temperature leaves the most probable class where it was;",
+    "Dividing the logits by a temperature leaves the most probable class unchanged;",
     on=decisions,
     but_not={
         "a temperature for each class": (MARGINS * np.arange(1, 4), MARGINS * np.array([1, 1 / 2, 1 / 9])),
@@ -338,7 +338,7 @@ def measured(columns: tuple[str, str]) -> dict[str, Array]:
 
 @claim(
     "The linear score makes this model overconfident, and focal",
-    "Log and Brier are about as close to the diagonal",
+    "The log and Brier models are about as close to the diagonal",
     "The error rates hardly differ: ... any of this.",
     on=[
         (columns, "linear", "focal", "Brier", "inverted")

@@ -123,7 +123,7 @@ ONE_TOKEN = np.where(np.arange(12).reshape(3, 4) == 1, 2.0, 1.0)
     "a weight is harmless ... is constant",
     "in each context that carries weight",
     "A positive weight that depends only on the prompt does not.",
-    "Let token $i$ of a sequence carry the weight $w_i \\ge 0$",
+    "Let token $i$ of a sequence carry a weight $w_i \\ge 0$",
     on=[(w * spread(s), law) for law in (OFTEN, NEVER) for s in (0.0, 1, 6) for w in (1, MASK)]
     + [(np.where(NEVER > 0, spread(2), 7.0), NEVER)],
     but_not={
@@ -387,8 +387,8 @@ def pooled(how: str, p: Array) -> float:
     "$B$ counts the sequences that share a denominator.",
     "Only the first line is proper",
     "Accumulating means and averaging over ranks do not raise it.",
-    "Buckets of a fixed number of sequences of one length tilt",
-    "With a fixed number of *tokens* in each such batch, the",
+    "Buckets of a fixed number of sequences, all of one length, tilt",
+    "with a fixed number of *tokens* in each such batch, the",
     on=[
         (how, p, b)
         for p in (P3, np.array([0.2, 0.5, 0.3]))

@@ -88,7 +88,7 @@ def test_the_order_of_the_bias(power: float, law: Array, lengths: Array, copies:
 
 @pytest.mark.slow
 @claim(
-    "*Clipping*, the Trainer's default",
+    "*clipping*, the Trainer's default",
     "The coin's long sequences are clipped more often",
     on=[(1, 1.45, 0.098, 9.02), (4, 2.1, 0.25, 9.50), (32, 8.7, 0.103, 9.96)],
     but_not={

@@ -90,7 +90,7 @@ test_one_look_is_enough = claim(
 
 
 @claim(
-    "`xent.torch.linear_cross_entropy` takes rows and",
+    "`xent.torch.linear_cross_entropy` works by rows and",
     on=[(reduction, rows) for reduction in ("mean", "sum") for rows in (1, 5, 200)],
     but_not={"each loss for itself": ("none", 5)},
 )
@@ -313,7 +313,7 @@ Z5 = np.array([0.3, -1.0, 2.0, 0.0, 0.7])
 
 
 @claim(
-    "The sum inside is unbiased. Its logarithm is not",
+    "The sum inside is unbiased, but its logarithm is not",
     "the estimate of $\\log Z$ is too small on average",
     on=proposals,
     but_not={f"the model's own softmax, {m}": (Z5, xent.softmax(Z5), m) for m in (1, 2, 3)},

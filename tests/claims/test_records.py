@@ -184,7 +184,7 @@ def test_two_writers() -> None:
     holds(below, change_of(2, "B=1", "nats_terse"), but_not={"people's": two})
 
 
-@pytest.mark.claim("11", "With one writer the same divisor takes off")
+@pytest.mark.claim("11", "With one writer, however, the same divisor takes off")
 def test_one_writer() -> None:
     """Between what is foretold if the model used all of the prompt, and what if it used nothing."""
     most, least = foretold(1, "B=1")
@@ -198,7 +198,7 @@ def test_one_writer() -> None:
         within(shorter(1, "B=1"), 2 * least, least)
 
 
-@pytest.mark.claim("11", "reaches the bar between its two forecasts")
+@pytest.mark.claim("11", "overlaps the bar between its two forecasts")
 def test_the_forecasts_of_restaurants() -> None:
     def reaches(writers: int, arm: str, off: float = 0.0) -> None:
         found, ends = interval(shorter(writers, arm)), sorted(foretold(writers, arm))
@@ -227,7 +227,7 @@ def by_slots(writers: int, arm: str) -> Array:
     return np.stack([described(writers, arm, f"by_slots.{k}") for k in range(3, 9)], axis=1)
 
 
-@pytest.mark.claim("11", "takes a larger share off ... terse ones hardly do.")
+@pytest.mark.claim("11", "shortens the texts for fuller meanings ... terse ones hardly do.")
 def test_fuller_meanings_lose_more() -> None:
     """A fifth and a third; and a half terse and half people's mean says how long terse texts are."""
 
@@ -322,7 +322,7 @@ def group(recipe: str) -> str:
     "The rows fall into four groups",
     "an error near 3 means a gradient four times",
     "GPT-2's `loss_type` is None, so",
-    "nanoGPT, which is nevertheless exact for its blocks of one length",
+    "nanoGPT, which is nevertheless exact for its blocks of equal length",
     "DistributedDataParallel and FSDP2 divide by the number of ranks",
     "divide a short window by the number of steps it should have had",
     "a subclass whose `compute_loss` returns a mean",
@@ -716,7 +716,7 @@ def test_compile_first() -> None:
 
 @pytest.mark.claim(
     "15",
-    "With sums in float32 (`accum_dtype`) it is as exact as the plain pair",
+    "With sums in float32 (`accum_dtype`) it is as accurate as the plain pair",
     "Cut cross-entropy, in release 25.1.1, held at most two MiB",
 )
 def test_kernels_made_for_the_loss() -> None:

@@ -56,7 +56,7 @@ def test_the_push_of_an_aggregator(
 
 
 @claim(
-    "In a large group a right answer has the mean advantage",
+    "In a large group a right answer has mean advantage",
     on=[(1000, p) for p in (0.1, 0.5, 0.7)],
     but_not={f"a group of {n}, whose mean the response is a part of": (n, 0.5) for n in (2, 8)},
 )
