@@ -133,7 +133,7 @@ def minimised(start: Array, truth: Array) -> Array:
 @pytest.mark.claim(
     "14", "For the bigram students of two dialects, forward", "The student of the token gradient lies between"
 )
-@pytest.mark.claim("14", "Started at *up*, the student of the sequence divergence stays")
+@pytest.mark.claim("14", "Started at *up*, the mode-seeking student stays")
 def test_four_students_of_the_exact_table() -> None:
     """Random dialects, strays and lengths of their own; each student by its own stationary point."""
     g = rng(2)

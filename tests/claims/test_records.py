@@ -446,21 +446,15 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 @pytest.mark.claim(
     "14",
     "With 5% of the answers, the teacher's distributions come near",
-    "they gain about four fifths of a nat over the labels ... in two seeds, by about a tenth",
-    "students of its distributions came near students of all answers, in longer runs",
-    "distributions along its own texts gained nearly all",
+    "they gain about four fifths of a nat over the labels",
+    "Labels for every meaning lead them by about a fiftieth",
 )
 def test_what_distributions_replace() -> None:
-    """In as many steps, and where both have three times as many."""
     other = {"texts": PLAIN, "20 %": LABELS_20, "5 %": LABELS_5, "teacher": ("teacher", ALL)}
     of_all = {what: less(cell, LABELS) for what, cell in other.items()}
     between(-0.03, -0.01, less(SOFT, LABELS), room=0.035, but_not=of_all)
     between(0.7, 0.9, less(SOFT, LABELS_5), but_not={"texts": less(PLAIN, LABELS_5)})
     between(0.95, 0.99, worth(SOFT, 1), room=0.06, but_not={"texts": worth(PLAIN, 1)})
-    between(0.88, 0.92, worth(SOFT, 3), room=np.inf, but_not={"20 %": worth(LABELS_20, 3)})
-    behind, few, itself = (-less(cell, LABELS, part=3) for cell in (SOFT, LABELS_20, LABELS))
-    between(0.07, 0.13, behind, room=np.inf, but_not={"20 %": few, "itself": itself})
-    assert behind.min() > 0.05
 
 
 @pytest.mark.claim("14", "With few labels, a student twice the size gains nothing.")
@@ -506,7 +500,7 @@ def test_where_the_gain_comes_from() -> None:
 @pytest.mark.claim(
     "14",
     "With the forward divergence the two are about even.",
-    "With the Jensen-Shannon divergence people's answers cost ... still more than a quarter and about two fifths.",
+    "With the Jensen-Shannon divergence people's answers cost ... a quarter and three tenths.",
     "These students are sharper, and what they write misses about a third fewer slots",
     "at half the temperature this lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
@@ -572,11 +566,13 @@ def test_with_more_steps() -> None:
 
 @pytest.mark.claim(
     "14",
-    "In nine times the steps each is read about",
-    "is 0.95 in place of 0.8, which alone gains about a twenty-fifth of a nat.",
-    "Four stored texts for each prompt then gain as much again, and fresh ones",
-    "But along the same four texts plain cross-entropy ... still a fourteenth.",
-    "four stored texts did nearly as well as these.",
+    "In nine times the steps each is read about ... a twenty-fifth of a nat.",
+    "With four stored texts per prompt students gain as much again ... students of all labels.",
+    "Fresh texts, seven times as many, gain hardly more",
+    "plain cross-entropy costs an eighth of a nat more than distributions",
+    "four stored texts did nearly as well.",
+    "students of its distributions came near students of all answers, in longer runs",
+    "distributions along its own texts gained nearly all",
     "distributions along four texts beat plain cross-entropy along 28",
     "In four further seeds five ways chose ... within the last tenth of the steps.",
 )
@@ -595,6 +591,12 @@ def test_chosen_again_at_length() -> None:
     scored, also = gain(four, four_plain), gain(fresh, fresh_plain)
     between(0.11, 0.14, scored, room=0.02, but_not={"fresh": also})
     between(0.065, 0.077, also, room=0.01, but_not={"four": scored})
+    best = distilled(LABELS, part=3, last=True)
+    level = {
+        cell: np.array([n - best[s] for s, n in distilled(cell, part=9, last=True).items()])
+        for cell in (four, one)
+    }
+    between(-0.01, 0.015, level[four], room=0.01, but_not={"one text": level[one]})
     holds(above, gain(four, fresh_plain), gain(one, four_plain), but_not={"more text": -texts})
     alphas = {cell: {*distilled(cell, "alpha", 9, last=True).values()} for cell in (one, four, fresh)}
     assert {frozenset(a) for a in alphas.values()} == {frozenset({0.95})}
@@ -636,9 +638,7 @@ def test_the_validation_answers_as_labels() -> None:
     assert answers[1] - answers[0] == pytest.approx(300) and 0.7 < answers[0] / 300 < 1.4
 
 
-@pytest.mark.claim(
-    "14", "With 20% the five ways keep their order, the gains are smaller ... by a hundredth of a nat"
-)
+@pytest.mark.claim("14", "With 20% the five ways keep their order, and the gains are smaller.")
 def test_with_more_answers() -> None:
     order = ("distributions", "texts x4", "texts", "on-policy reverse", "labels")
 
@@ -649,8 +649,6 @@ def test_with_more_answers() -> None:
     holds(in_order, (FEW, order), (PART, order), but_not={"exchanged": (PART, (order[0], *order[:0:-1]))})
     for arm in order[:-1]:
         assert less((arm, FEW), LABELS_5).mean() > less((arm, PART), LABELS_20).mean() + 0.1
-    lead = less((order[0], PART), LABELS)
-    between(0.005, 0.015, lead, room=0.005, but_not={"with 5 %": less(SOFT, LABELS), "exchanged": -lead})
 
 
 # ------------------------------------------------------------------- chapter 15: memory, and the cases of a GPU
