@@ -573,7 +573,7 @@ def test_with_more_steps() -> None:
     "four stored texts did nearly as well.",
     "students of its distributions came near students of all answers, in longer runs",
     "distributions along its own texts gained nearly all",
-    "distributions along four texts beat plain cross-entropy along 28",
+    "distributions along four texts beat plain cross-entropy along seven times",
     "In four further seeds five ways chose ... within the last tenth of the steps.",
 )
 def test_chosen_again_at_length() -> None:
