@@ -533,7 +533,7 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps, on-policy training leads by about a twentieth of a nat ... what helps is more text.",
+    "After nine times the steps, on-policy training leads by about a twentieth of a nat ... more text helps.",
     "in as many steps, on-policy training did no better ... no better than along fresh ones",
 )
 def test_with_more_steps() -> None:
