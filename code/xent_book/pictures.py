@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import xent
-from xent import elicitation, gradients, scoring
+from xent import elicitation, gradients, information, scoring
 from xent.denominators import eos_optimum, learnt_lengths
 from xent.distillation import distillation_gradient
 from xent_book import data, plots
@@ -307,6 +307,33 @@ def draw_digits(fig: Figure) -> None:
     ax.legend(loc="upper right")
 
 
+def bump(centre: float) -> NDArray[np.float64]:
+    """Return a bell over nine classes, not normalised."""
+    return np.exp(-((np.arange(1, 10) - centre) ** 2) / 2)
+
+
+def teacher(temperature: float) -> NDArray[np.float64]:
+    """Return the probabilities with two peaks, at a temperature."""
+    return np.asarray(xent.softmax(np.log(0.6 * bump(2) + 0.4 * bump(7)) / temperature))
+
+
+def draw_direction(fig: Figure) -> None:
+    """Draw both divergences of a one-peaked student from a two-peaked teacher."""
+    top, ax = fig.subplots(2, 1, sharex=True)
+    top.bar(np.arange(1, 10), teacher(1), color=plots.GREY, width=0.6)
+    top.set(ylabel="teacher", ylim=(0, 0.3))
+    places = np.linspace(1, 9, 161)
+    students = [bump(c) / bump(c).sum() for c in places]
+    for name, style, colour, costs in (
+        ("forward", "-", plots.BLUE, [information.kl_divergence(teacher(1), q) for q in students]),
+        ("reverse", "--", plots.ORANGE, [information.kl_divergence(q, teacher(1)) for q in students]),
+    ):
+        ax.plot(places, costs, style, color=colour, label=name)
+        ax.plot(places[np.argmin(costs)], min(costs), "o", mfc="white", color=colour, ms=8, mew=2)
+    ax.set(xlim=(0.5, 9.5), ylim=(0, 8), xlabel="place of the student's peak", ylabel="divergence in nats")
+    ax.legend(loc="upper center")
+
+
 PARTS = {
     "BLUE": "a coin, and the loss/many classes: softmax/surprise and divergence",
     "GREEN": "prediction minus target/lost digits",
@@ -359,6 +386,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "pull": (draw_pull, (4.8, 3.2)),
     "temperature": (draw_temperature, (4.8, 2.9)),
     "digits": (draw_digits, (4.8, 3.2)),
+    "direction": (draw_direction, (4.8, 4.4)),
     "speeches": (draw_speeches, (4.8, 1.7)),
     "bench": (draw_bench, (4.8, 3.6)),
     "bench-gpu": (draw_bench_gpu, (4.8, 4.6)),
