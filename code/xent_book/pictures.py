@@ -337,7 +337,7 @@ def draw_direction(fig: Figure) -> None:
 PARTS = {
     "BLUE": "a coin, and the loss/many classes: softmax/surprise and divergence",
     "GREEN": "prediction minus target/lost digits",
-    "GREY": "certify a loss/what frameworks compute/what is wrong with mine?",
+    "GREY": "certify a loss/what frameworks compute/what is wrong?",
     "ORANGE": "proper scores/averages over length/one denominator",
     "PINK": "soft targets/teacher and student",
     "SKY": "distil a language model/large vocabularies/in other clothes",
