@@ -469,7 +469,7 @@ def test_a_larger_student() -> None:
     "14",
     "The prompts without answers, with the teacher's texts for them, are worth about two fifths",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
-    "Its plain texts for every prompt gain about six tenths ... with no new prompt, gain about half as much",
+    "Its plain texts for every prompt gain about six tenths ... each labelled meaning gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "eight tokens and a bucket lost more than a third of what distributions gain over texts",
     "which here cost part of the gain",
@@ -533,7 +533,7 @@ def test_on_policy_and_sharpness() -> None:
     "14",
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
-    "After nine times the steps, on-policy training leads by about a twentieth of a nat ... more text helps.",
+    "After nine times the steps, forward on-policy training leads by about a twentieth of a nat ... more text helps.",
     "in as many steps, on-policy training did no better ... no better than along fresh ones",
 )
 def test_with_more_steps() -> None:
@@ -574,7 +574,7 @@ def test_with_more_steps() -> None:
     "students of its distributions came near students of all answers, in longer runs",
     "distributions along its own texts gained nearly all",
     "distributions along four texts beat plain cross-entropy along seven times",
-    "In four further seeds five ways chose ... students of all labels had three times theirs.",
+    "In four further seeds five ways chose ... students of all labels had three times their steps.",
     "With 27 times the steps, in two of these seeds, distributions along fresh texts still led",
     "On-policy students kept",
 )
