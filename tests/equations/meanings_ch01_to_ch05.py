@@ -448,5 +448,7 @@ def clipped(d: Draw) -> Env:
     e["k"] = e["y"] if d.number % 2 else e["k"]
     if d.number < 4:  # below the clip, and above, whatever is drawn
         e["z"][e["y"] - 1, 0] = min(e["z"][:, 0]) - 3 if d.number in (1, 2) else max(e["z"][:, 0])
+    if d.number == 2:  # where p_y is below and p_k is above
+        e["z"][e["k"] - 1, 0] = max(e["z"][:, 0])
     own = lambda at: softmax(lookup(at, "z"))[e["y"] - 1, 0]
     return e | {"epsilon": eps, "ell_epsilon": Let(lambda at: min(-mp.log(own(at)), -mp.log(eps)))}
