@@ -77,7 +77,9 @@ Seeds      eight, and four for each of the last two sets of runs, each with its 
            never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
            11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
            these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels". In seeds
-           12 to 15 all five stand side by side.
+           12 to 15 all five stand side by side, and beside them labels of 100 % with three times their steps. These
+           were run on one more processor, on which the start of each choice of alpha was run again: of runs of the
+           tuning seed with the same settings, the later one counts.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
