@@ -25,6 +25,10 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            student of labels, but by cross-entropy: nobody scores them. For the longest runs alone, added last: what
            are distributions still worth after so many steps, along a few texts and along as many as one likes?
            from labels, alpha .8: "from labels" as the other seeds had it, beside those that chose alpha again
+           T = 2, T = 4: "distributions" at a temperature; top 8, bare: of the eight largest, made to add up to one, and
+           nothing of the rest; 16 draws: of the teacher's tokens at each position, kept like a cache, and about as
+           large as that of "top 8". Added after a reader had asked what the advice on these rests on, with teachers of
+           their own
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -36,6 +40,8 @@ Rivals     1. The gain is that of the answers that the teacher has read: labels 
            been seen, and none of a teacher's.) 8. Distributions lead because training is short or text scarce: the
            plain arms from the student of labels. Along fresh texts both losses have one optimum, and a lead can only
            be one of text and steps: these two have 27 times the steps, too, in two seeds, with the settings of nine.
+           9. Labels for all are level with the longest runs only because these took more steps: labels of 100 % for as
+           many (5.8 times their 600, as 320 x 9 and the start's 600); a reader's runs had put them ahead.
            The teacher stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
            (with what is written and scored meanwhile, without the student that it starts from) and of the teacher's
@@ -77,9 +83,10 @@ Seeds      eight, and four for each of the last two sets of runs, each with its 
            never repeats. Last came "from labels x4", foretold when all else was known. It has seeds of its own, 8 to
            11, and there "from labels" again, as the processor was another once more; fresh texts were not written for
            these, so four texts and fresh ones are compared across seeds, by what each gains on "from labels". In seeds
-           12 to 15 all five stand side by side, and beside them labels of 100 % with three times their steps. These
-           were run on one more processor, on which the start of each choice of alpha was run again: of runs of the
-           tuning seed with the same settings, the later one counts.
+           12 to 15 all five stand side by side, and beside them labels of 100 % with three times their steps and, run
+           later, with as many. These were run on one more processor, on which the start of each choice of alpha was
+           run again: of runs of the tuning seed with the same settings, the later one counts. Temperatures, draws and
+           the bare top 8 stand beside "distributions" and "top 8" in seeds 16 to 21.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -116,7 +123,7 @@ FEW, PART, ALL = 0.05, 0.2, 1.0  # of the training meanings have people's answer
 RATES, DROPOUTS = tuple(0.002 * 2**k for k in range(9)), (0.0, 0.15, 0.3, 0.45, 0.6)
 ALPHAS, TUNING_SEED = (0.2, 0.5, 0.8, 0.95, 1.0), 1000
 BATCH, WARMUP, DECAY, AVERAGE, LOOK, PATIENCE = 32, 20, 0.01, 0.98, 40, 200
-TOP, TEXTS = 8, 4  # tokens of a cache; texts of the teacher's
+TOP, DRAWS, TEXTS = 8, 16, 4  # tokens of a cache, largest or drawn; texts of the teacher's
 # Texts that are written as training goes on, and the number of steps that each serves.
 WRITES, WRITTEN_FOR = ("own", "fresh"), 8
 TESTED, SAMPLES = 200, 4  # test meanings for which texts are written, and how many for each
@@ -128,12 +135,13 @@ class Arm(NamedTuple):
     """Which texts the soft part of the loss runs along, what it is there, and how the model is made."""
 
     texts: str = ""  # the teacher's: one, four, same, fresh; people's: human; the student's: own; none
-    loss: str = "labels"  # or against the teacher's distributions: forward, tail, reverse, jsd
+    loss: str = "labels"  # or against the teacher's distributions: forward, tail, kept, draws, reverse, jsd
     warm: bool = False  # starts from the student of labels
     validation: bool = False  # learns the validation answers, too, and cannot be stopped by them
     size: tuple[int, int] = (32, 1)  # width and layers
     steps: int = 600
     rate: float = 0.032  # where its search begins
+    temperature: float = 1.0  # of the divergence
 
 
 ARMS = {
@@ -162,6 +170,12 @@ TUNED_AS |= dict.fromkeys(("from labels x4", "from labels, alpha .8"), "from lab
 CELLS = [("teacher", ALL), *(("labels", s) for s in (FEW, PART, ALL))]
 CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:-5]]  # all but those of the longest runs alone
+BESIDE = {
+    "T = 2": Arm("one", "forward", temperature=2.0),
+    "T = 4": Arm("one", "forward", temperature=4.0),
+    "top 8, bare": Arm("one", "kept"),
+    "16 draws": Arm("one", "draws"),
+}
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
@@ -177,10 +191,13 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (9, LAST, [(name, FEW) for name in ("from labels", "fresh texts", *list(ARMS)[-4:])]),
     (27, LAST[:2], [("fresh texts", FEW), ("fresh, plain", FEW)]),
     (3, LAST, [("labels", ALL)]),
+    (5.8, LAST, [("labels", ALL)]),
+    (1, range(16, 22), [(name, FEW) for name in ("distributions", "top 8", *BESIDE)]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))
 PLAIN = list(ARMS)[-2:]
+ARMS |= BESIDE
 # For the last seeds; below 1, so that a batch holds as many texts.
 CHOSEN_LAST = dict.fromkeys(("from labels", "from labels x4", "fresh texts"), ("alpha",))
 CHOSEN_LAST |= dict.fromkeys(PLAIN, ("rate", "dropout", "alpha"))
@@ -260,6 +277,9 @@ class Owned:
         if arm.texts == "human":
             human = self.labelled(share)
             return Pool(human, log_q(self.teacher, human)), Pool(self.validation, self.scored[2])
+        if arm.loss == "draws":
+            shares = [drawn(log_p, self.seed) for log_p in self.scored[:2]]
+            return Pool(self.written[0], shares[0]), Pool(self.written[TEXTS], shares[1])
         if arm.loss != "labels" and arm.texts == "one":
             return Pool(self.written[0], self.scored[0]), Pool(self.written[TEXTS], self.scored[1])
         number = len(self.meanings(share)) if arm.texts == "same" else None
@@ -272,14 +292,23 @@ class Owned:
 # ---------------------------------------------------------------- training
 
 
-def soft_loss(loss: str, logits: Tensor, log_p: Tensor | None, words: Tensor) -> Tensor:
+def drawn(log_p: Tensor, seed: int) -> Tensor:
+    """Return the log of how often each token is among so many draws, as shares, once and for all."""
+    draws = log_p.exp().multinomial(DRAWS, True, generator=torch.Generator().manual_seed(seed))
+    return torch.zeros_like(log_p).scatter_add_(1, draws, torch.full(draws.shape, 1 / DRAWS)).log()
+
+
+def soft_loss(arm: Arm, logits: Tensor, log_p: Tensor | None, words: Tensor) -> Tensor:
     """Return the mean over positions of the soft part's loss."""
     if log_p is None:
         return F.cross_entropy(logits, words)
-    if loss == "tail":
+    if arm.loss == "tail":
         return top_k_loss(logits, *log_p.topk(TOP))
-    options: Any = {"direction": loss}
-    return distillation_loss(logits, log_p, **options)
+    if arm.loss == "kept":
+        best, index = log_p.topk(TOP)
+        log_p = torch.full_like(log_p, -math.inf).scatter_(1, index, best)
+    divergence: Any = {"direction": arm.loss if arm.loss in ("reverse", "jsd") else "forward"}
+    return distillation_loss(logits, log_p, temperature=arm.temperature, **divergence)
 
 
 def cycle(number: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
@@ -299,7 +328,7 @@ def objective(model: Describer, arm: Arm, alpha: float, own: Owned, soft: Pool) 
     if alpha > 0 and arm.texts == "own":
         pairs = texts_of(model, [p.meaning for p in own.validation], 7)
         soft = Pool(pairs, log_q(own.teacher, pairs))
-    taught = alpha and alpha * float(soft_loss(arm.loss, log_q(model, soft.pairs), soft.log_p, soft.words()))
+    taught = alpha and alpha * float(soft_loss(arm, log_q(model, soft.pairs), soft.log_p, soft.words()))
     return taught + (1 - alpha) * people, people
 
 
@@ -339,7 +368,7 @@ def fit(
             logits, words = along(model.train(), [soft.pairs[i] for i in index])
             said = soft.log_p
             said = said if said is None else torch.cat([said[ends[i] : ends[i + 1]] for i in index])
-            loss = loss + alpha * soft_loss(arm.loss, logits, said, words)
+            loss = loss + alpha * soft_loss(arm, logits, said, words)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.param_groups[0]["lr"] = job.rate * min(step / WARMUP, 1.0, 2 * (1 - (step - 1) / steps))
@@ -457,7 +486,7 @@ class Runs:
         at = self.stored("labels", share, TUNING_SEED)["row"]["best_step"] if arm.validation else None
         state = self.stored("labels", share, seed)["state"] if arm.warm else None
         torch.manual_seed(seed)
-        model, own = Describer(self.data, *arm.size), self.owned(seed, name != "teacher")
+        model, own = Describer(self.data, *arm.size), self.owned(seed, bool(arm.texts))
         if state:
             model.load_state_dict(state)
         patience = PATIENCE if part <= 1 else math.inf
@@ -510,7 +539,7 @@ class Runs:
 
     def run(self, name: str, share: float, seed: int, part: float) -> Row:
         """Train and evaluate a model, and return its row of the record."""
-        arm, own = ARMS[name], self.owned(seed)
+        arm, own = ARMS[name], self.owned(seed, bool(ARMS[name].texts))
         if name in ("teacher", "labels") and part == 1:
             stored = self.stored(name, share, seed)
             row, model = dict(stored["row"]), Describer(self.data, *arm.size).eval()
@@ -587,7 +616,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 
 
 def main() -> None:
-    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=16)
+    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=22)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     given = parser.parse_args()
     data = load(given.data, 1)
