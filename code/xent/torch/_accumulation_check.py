@@ -154,7 +154,8 @@ def check_accumulation(
     Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell". So it
     does if the model has converged; if, without a reference, the step may have a least divisor; or if micro-batches and
     whole batch agree on other weights than `targets` would give, and no cross-entropy is seen to have class weights.
-    In half precision, a report that is `ok` says below which size the fault of a second term is not seen.
+    In half precision, a report that is `ok` says below which size the fault of a second term is not seen; more than
+    rounding usually makes, which no weights of the micro-batches explain, is "cannot tell" too.
 
     Examples
     --------
@@ -279,7 +280,10 @@ class _Evidence:
     measured: bool  # whether the tolerance is to follow from the noise
     weighted: bool  # whether a cross-entropy is seen to have class weights
     rest: float = 0.0  # the part of the whole batch's gradient that no weights of the micro-batches explain
-    hidden: float = 0.0  # how much of another kind, as a second term's fault, would be taken for rounding
+    usual: float = 0.0  # what rounding makes at most, in half precision, unless it rounds long sums
+    cancels: bool = (
+        False  # whether the micro-batches' gradients are so much larger that rounding hides their weights
+    )
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
@@ -361,6 +365,9 @@ class _Evidence:
         into their span, beside what the losses' own factors are rounded by.
         """
         rests, limit = list[float](), self.tolerance
+        parts = _weights(self.alone, self.whole).abs() @ self.alone.norm(dim=1)
+        self.usual = 4 * self.eps * max(1.0, float(parts / self.whole.norm()))
+        self.cancels = self.usual > 4 * math.sqrt(self.eps)
         for name in ("whole", "ours"):
             most, gradient = limit, getattr(self, name)
             if rests and self.measured:  # a fault must not set its own tolerance
@@ -377,7 +384,6 @@ class _Evidence:
         self.noise = max(noise, self.eps, limit / 100) / 2
         if self.measured:
             self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
-        self.hidden = math.hypot(most, self.tolerance)
         # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
         if self.counts and not self.fits(self.counts["targets"]) and self.fits(shifted["targets"]):
             self.counts = shifted
@@ -404,7 +410,7 @@ class _Evidence:
 
     def refuted(self) -> bool:
         """Whether the whole batch plainly weighs the micro-batches otherwise than `targets` would."""
-        if not self.counts or self.by or not self.told():
+        if not self.counts or self.by or self.cancels or not self.told():
             return False
         n = self.counts["targets"]
         off = error(n / n.sum() @ self.alone, self.whole)
@@ -417,7 +423,19 @@ class _Evidence:
 
     def judge(self, shifted: dict[str, Tensor]) -> _Verdict:
         """Report the explanation that fits; where none does, what the gradient is made of."""
+        off = error(self.ours, self.whole)
         self.set_noise_aside(shifted)
+        verdict = self.verdict()
+        noisy = (self.cancels or self.rest > self.usual) and off <= max(self.usual, 3 * self.rest)
+        if not self.measured or self.eps < 1e-4 or not (off > self.usual if verdict.ok else noisy):
+            return verdict
+        return _wrong(
+            f"cannot tell: the gradients differ by {off:.2g}, and no weights of the micro-batches explain "
+            f"{self.rest:.2g} of the whole batch's: that may be rounding (of long sums, or where gradients cancel), or "
+            "a second term that has a denominator of its own; the same in float32 would show it"
+        )
+
+    def verdict(self) -> _Verdict:
         what, factor = self.explanation()
         exactly = factor == 1 or (what != RIGHT and abs(factor - 1) <= self.tolerance)
         besides = "" if exactly or not what else self.in_words(factor, what == RIGHT)
@@ -515,8 +533,10 @@ class _Evidence:
             )
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
-            cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more: a "
-            cause += f"second term's fault (a z-loss's, say) may not be seen below {self.hidden:.2g} of the gradient"
+            cause += (
+                f", within {min(self.tolerance, self.usual):.2g}, which is rounding here; float32 would show "
+            )
+            cause += f"more: a second term's fault (a z-loss's) may not be seen below {self.usual:.2g} of the gradient"
         elif self.measured and error(self.ours, self.whole) > max(100 * self.eps, 1e-8):
             cause += f", within {self.tolerance:.2g}, taken for rounding in float32 or where gradients cancel"
         if self.weighted and self.refuted():
