@@ -192,7 +192,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *[(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
             (torch.arange(20 * k) // 20,),
         ],
-        "few_digits": [([ce(z.bfloat16()[i:], y[i:]).item() for i in range(n)[:9]],), ([2.5, 2.30078125],)],
+        "few_digits": [
+            *(([ce(z.bfloat16()[i:], y[i:]).item() for i in range(n)[:9]],), ([2.5, 2.30078125],)),
+            (ce(z.bfloat16(), y, reduction="none").tolist(),),  # of rows, whose mean has all digits
+        ],
         "no_log_probabilities": [(p,), (z + 1,), (torch.cat([log_p, z + 1]),)],
         "sign_flipped": [(times(-1), y, k)],
         "outside": [(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,), (t * math.nan,)],
@@ -227,6 +230,8 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "too_often": [
             *[(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * many,
             *[((z.double() + 2 * (t[:1] > 0)).softmax(1), F.one_hot(sampled, k) > 0)] * many,  # one class
+            *[(torch.full((n,), 0.06), torch.arange(n) < 50)]
+            * many,  # odds five times too high, fifty positives
         ],
         "tokens_weigh_differently": [(by_sequence, padded, k)],
         "skips_targets": [(y, torch.ones(n), int(y[0])), (ignored, torch.ones(n))],
@@ -285,7 +290,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((z, y), (z, ignored), (zeros, zeros[:, 0].long())),
             (torch.cat([z, z]), torch.cat([y, ignored])),
         ],
-        "gradient_lost": [(z / 9, y, 64.0), (z.float(), y)],
+        "gradient_lost": [
+            *((z / 9, y, 64.0), (z.float(), y)),
+            *((wrong.to(dtype), y, 65536.0), (right.to(dtype), y)),  # too large a gradient, or none to lose
+        ],
         "half_weights": [(model,), (copy.deepcopy(model).bfloat16(),)],
         "mixes_rows": [(nn.Softmax(1), z), (nn.BatchNorm1d(4).eval(), x)],
         "too_often": [
@@ -306,7 +314,15 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *[(partial(summed, weight=none), y, none)] * some,
             *[(partial(summed, weight=w), v, w) for v in (y.where(y > 0, -100), y[:, None, None])] * some,
         ],
-        "wrong_target": [(z, y), (z, t), (cube, ids), (z, y.byte()), (z[0], y[0]), (z[0], t[0])],
+        "wrong_target": [
+            (z, y),
+            (z, t),
+            (cube, ids),
+            (z, y.byte()),
+            (z[0], y[0]),
+            (z[0], t[0]),
+            (z[0], y[:1]),
+        ],
         "shapes_differ": [(p, t)],
         "out_of_range": [(y, k), (ignored, k), (y * 0 - 1, k, -1)],
     }
@@ -359,6 +375,8 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
         yield "class_axes", (ce, cube.mT, ids), [1]
         yield "class_axes", (lambda z, y: by_token(z.bfloat16(), y), cube, ids), [2]
     yield "class_axes", (ce, torch.zeros(2, 7, 7), torch.stack([torch.arange(7)] * 2)), [1]  # each label once
+    pair, labels = torch.zeros(1, 2, 2), torch.tensor([[0, 1]])  # by chance, other axes may add up to zero
+    yield from (("class_axes", (by_token, pair, labels), [2]) for _ in range(2000))
     frozen = nn.Sequential(nn.Linear(7, 2), nn.ReLU(), nn.Linear(2, 7))
     frozen[0].requires_grad_(False)
     still, all_of_them = ["0.weight", "0.bias"], ["0.weight", "0.bias", "2.weight", "2.bias"]

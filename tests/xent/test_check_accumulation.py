@@ -98,6 +98,19 @@ def class_weighted_mean(net: nn.Module, batch: Batch) -> Tensor:
     return loss_sum(net, batch, "mean", BY_CLASS)
 
 
+def by_hand(net: nn.Module, batch: Batch) -> Tensor:
+    """Class weights, as written without `weight=`."""
+    mask = batch[1] != IGNORED
+    log_probs = net(batch[0]).log_softmax(-1).gather(-1, (batch[1] * mask)[..., None])[..., 0]
+    return -(log_probs * mask * BY_CLASS[batch[1] * mask]).sum()
+
+
+def in_chunks(net: nn.Module, batch: Batch) -> Tensor:
+    """The mean of the means of two pieces of each sequence."""
+    pieces = [(batch[0][:, cut], batch[1][:, cut]) for cut in (slice(0, 2), slice(2, None))]
+    return torch.stack([mean(net, piece) for piece in pieces if count(piece)]).mean()
+
+
 def causal(net: nn.Module, batch: Batch) -> Tensor:
     """Position i predicts label i + 1."""
     return loss_sum(net, (batch[0][:, :-1], batch[1][:, 1:]))
@@ -135,6 +148,11 @@ def after(batch: Batch) -> int:
 
 def rows_of(batches: list[Batch]) -> int:
     return sum(len(y) for _, y in batches)
+
+
+def as_integers(batch: Batch) -> Tensor:
+    """A mask, of 0 and 1, which are labels."""
+    return (batch[1] != IGNORED).long()
 
 
 def class_mass(batch: Batch) -> float:
@@ -336,10 +354,25 @@ LOOPS: dict[str, Row] = {
     "another count": (RAGGED, sums_over(lambda b: total(b) + 5), PLAIN, False,
         "^the right direction, 0.8276 of what it should be: as if divided by 29 where 24 targets count$"),
     "another count, in both": (RAGGED, sums_over(lambda b: total(b) + 5), {"targets": 1}, False,
-        "agree, but divide by another count: it weighs .* by 0.586, 0.241, "),
+        "agree, but both divide by another count: it weighs .* by 0.586, 0.241, "),
     "another count, which adds up": (
-        RAGGED, sums_over(lambda b: total(b) + sum(int((y > 2).sum()) for _, y in b)), {"targets": 1}, True,
-        "^none: .*; both weigh the micro-batches by .* their targets would by 0.5, .* class weights, and so does"),
+        RAGGED, sums_over(lambda b: total(b) + sum(int((y > 2).sum()) for _, y in b)), {"targets": 1}, False,
+        "^cannot tell: .* both weigh the micro-batches by .* their targets would by 0.5, .* targets= is not what the"),
+    "a mask in integers": (RAGGED, RIGHT, {"targets": as_integers}, False,
+        "^cannot tell: .* by 0.5, 0.0833, .* would by 0.25, 0.25, 0.25, 0.25: targets= is not what the loss div"),
+    "a mask in integers, and another count": (
+        RAGGED, sums_over(lambda b: total(b) + 5), {"reference": plain, "targets": as_integers}, False,
+        "^the right .* no usual factor .*; targets= is not what the loss divides by: that weighs .* by 0.5, 0.0833"),
+    "another count, or another window": (RAGGED, sums_over(lambda b: total(b) + 6), PLAIN, False,
+        "^the right .* divided by 5, for a window of 4; or 0.8 of .* divided by 30 where 24 targets count$"),
+    "class weights by hand, counted": (
+        RAGGED, sums_over(lambda b: sum(map(class_mass, b)), by_hand), {"targets": 1}, False,
+        "^cannot tell: .* targets= is not what the loss divides by$"),
+    "class weights by hand": (RAGGED, sums_over(lambda b: sum(map(class_mass, b)), by_hand), {}, True, WHOLE),
+    "two terms of other counts, each by its own": (
+        RAGGED[:3], then(RIGHT, loop(lambda b, i: len(b[i][1]) / rows_of(b), z_loss)), SOME, True, WHOLE),
+    "chunks of sequences, each a mean": (RAGGED, means_over(lambda k: k, in_chunks), PLAIN, False,
+        r"^unknown: the gradient is no weighted .* \(a chunk, a second term of the loss\) is divided by a count"),
     "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
         "0.303 times .* no usual factor .*; targets="),
     "wrong weights": (RAGGED, loop(lambda b, i: (i + 1) / 10 if len(b) > 1 else 1, mean), {}, False,
@@ -373,7 +406,7 @@ LOOPS: dict[str, Row] = {
         r"^none: the .* max\(targets, 8\)$"),
     "shares in float32": (
         [6, 1, 3, 1], loop(lambda b, i: float(torch.tensor(count(b[i])) / torch.tensor(total(b))), mean),
-        {"targets": 1}, True, "^none: the .* within 1e-06, which is rounding, in float32 or where gradients cancel$"),
+        {"targets": 1}, True, "^none: the .* within 1e-06, taken for rounding in float32 or where gradients cancel$"),
     "logits in float32": (
         RAGGED, sums_over(total, lambda net, b: loss_sum(nn.Sequential(net, Apply(Tensor.float)), b)),
         {"targets": 1}, True, "^none: the micro-batches add up to the whole batch(, within [^;]*)?$"),
@@ -413,7 +446,18 @@ LOOPS: dict[str, Row] = {
         r"^the right direction, 2\^16 = 65536 times what it should be: as if the loss were scaled \(Grad"),
     "a loss scale, and a mean of means": (
         RAGGED, means_over(lambda k: k / 2**16), PLAIN, False, MEANS + r"; and 2\^16 = "),
-    "autocast, right": (RAGGED, autocast(RIGHT), {"net": in_float32}, True, "^none: .* within 0.016"),
+    "autocast, right": (RAGGED, autocast(RIGHT), {"net": in_float32}, True,
+        r"^none: .* within 0.016, .* a second term's fault .* below 0.0\d+ of the gradient$"),
+    "float16, a second term a mean of means": (
+        RAGGED[:3], then(RIGHT, means_over(lambda k: k, z_loss)),
+        {"net": lambda: model().half(), "targets": 1, "rows": (1, 2, 1)}, False,
+        "^cannot tell: the gradients differ by .* float32 would show it$"),
+    "float16, two terms of other counts, each by its own": (
+        RAGGED[:3], then(RIGHT, loop(lambda b, i: len(b[i][1]) / rows_of(b), z_loss)),
+        {"net": lambda: model().half(), "targets": 1, "rows": (1, 2, 1)}, True, "^none: .* within 0.00"),
+    "autocast, two terms of other counts, each by its own": (
+        RAGGED[:3], autocast(then(RIGHT, loop(lambda b, i: len(b[i][1]) / rows_of(b), z_loss))),
+        {"net": in_float32, "targets": 1, "rows": (1, 2, 1)}, True, "^none: .* within 0.0[1-4]"),
     "a cast in the forward pass, right": (RAGGED, RIGHT, {"net": casting}, True, "^none: .* within 0.016"),
     "a cast in the forward pass, a mean of means": (RAGGED, NAIVE, {"net": casting}, False, MEANS + "$"),
     "a count that outlives the step": (RAGGED, outliving([]), {}, False,
@@ -526,6 +570,17 @@ def test_noise_that_hides_a_mean_of_means_is_said_to(step: Step) -> None:
     assert finer.ok is (finer.relative_error < 0.01) and not finer.cause.startswith("cannot tell")
 
 
+@pytest.mark.parametrize("rows", [200, 500])
+def test_long_sums_in_bfloat16_are_no_fault_of_the_loop(rows: int) -> None:
+    """A sum over the whole batch's rows loses more than those over the micro-batches, as in a bias's gradient."""
+    micro = [(x.bfloat16(), y) for x, y in window([5, 6, 3, 6], rows)[0]]
+    net = model(nn.LayerNorm(8, dtype=torch.float64)).bfloat16()
+    report = xent.torch.check_accumulation(net, micro, join(micro), RIGHT, targets=1)
+    assert report.cause.startswith("cannot tell: the gradients differ by") and "of long sums" in report.cause
+    report = xent.torch.check_accumulation(net, micro, join(micro), means_over(lambda k: 1), targets=1)
+    assert report.cause.startswith("a mean of means") and report.norm_ratio > 3  # beyond rounding it is named
+
+
 def noisy(net: nn.Module, batch: Batch) -> Tensor:
     return mean(net, (batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]))
 
@@ -628,6 +683,9 @@ def takes_the_optimisers_step(net: nn.Module, batches: list[Batch]) -> None:
     torch.optim.SGD(net.parameters(), 0.1).step()
 
 
+MASKED = {"attention_mask": torch.ones(2, 3, dtype=torch.int64)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -635,6 +693,10 @@ def takes_the_optimisers_step(net: nn.Module, batches: list[Batch]) -> None:
         ({"step": then(NAIVE, lambda net, batches: net.zero_grad())}, "step: .* gradients .* found none"),
         ({"step": then(NAIVE, takes_the_optimisers_step)}, "step: .* changed the parameters"),
         ({"targets": 1, "whole_batch": window([6])[1]}, "whole_batch: .* 24 .* got 12"),
+        (
+            {"micro_batches": [MASKED] * 2, "whole_batch": MASKED, "targets": lambda b: b["attention_mask"]},
+            "targets: .* boolean mask, got the attention mask in torch.int64",
+        ),
         ({"targets": 0}, "targets: .* got torch.float64 of"),
         ({"micro_batches": [(i for i in ())] * 2}, "batch: .* can be copied; .* leave iterators out"),
         (

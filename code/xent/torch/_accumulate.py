@@ -339,6 +339,11 @@ def _counted(pick: Callable[[Any], Any], ignore_index: int, batch: Any) -> Tenso
             "targets: expected integer labels, a boolean mask of those that count, or an int, their "
             f"number, from each batch, got {got}"
         )
+    if dtype is not torch.bool and isinstance(batch, Mapping) and value is batch.get("attention_mask"):
+        raise TypeError(
+            f"targets: expected integer labels or a boolean mask, got the attention mask in {dtype}, whose 0 and 1 "
+            "both count as labels: give those that the loss sees, or where it sees all, attention_mask.bool()"
+        )
     value = tensor_of(value, "targets")
     return value if value.dtype is torch.bool else differ(value, ignore_index)
 

@@ -49,6 +49,11 @@ W_TOO_MUCH = "a factor W where each rank divides by its own count, or gradients 
 SHORT_ONES = """\
 where a sequence adds the mean of its tokens, and not their sum, long ones count for less, and a model learns to write \
 short ones"""
+WHAT_COUNTS = """\
+divide by what targets= counts, or give it what the loss sees: labels with -100 on prompts and padding, or a \
+boolean mask (integers 0 and 1 are labels); where the loss weighs classes or rows, leave targets= out"""
+AGREE = "micro-batches and whole batch agree, but both"
+NOT_BY = "targets= is not what the loss divides by"
 UNSCALE = "check without the scaler, or have the step unscale its gradients"
 RIGHT = "right"
 
@@ -147,7 +152,10 @@ def check_accumulation(
     -----
     Gradients cannot tell a mean of means from the mean of all if counts are equal; a report of no other fault says so.
     Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell". So it
-    does if the model has converged, or if, without a reference, the step may have a least divisor.
+    does if the model has converged; if, without a reference, the step may have a least divisor; or if micro-batches and
+    whole batch agree on other weights than `targets` would give, and no cross-entropy is seen to have class weights.
+    In half precision, a report that is `ok` says below which size the fault of a second term is not seen; more than
+    rounding usually makes, which no weights of the micro-batches explain, is "cannot tell" too.
 
     Examples
     --------
@@ -214,7 +222,7 @@ def compare(
         batch = copied(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
-    with untouched(model) as values, _DtypesSeen() as seen:
+    with untouched(model) as values, _Seen() as seen:
         take = partial(gradient_of, model, values)
         whole, again = (take(partial(plainly, whole_batch)) for _ in range(2))  # at two random states
         ours = take(lambda: step(model, [copied(batch) for batch in mine]))
@@ -231,7 +239,7 @@ def compare(
     apart = apart if (norms.any(0) & ~differ).any() else ["them"] * bool(apart)
     counts, shifted = ({} if masks is None else _in_all_ways(masks, i) | (also or {}) for i in (0, 1))
     plain, measured = reference is not None, tolerance is None
-    evidence = _Evidence(model, whole, ours, alone, ranks, eps, most, counts, plain, measured)
+    evidence = _Evidence(model, whole, ours, alone, ranks, eps, most, counts, plain, measured, seen.weights)
     ok, cause, repair = evidence.void(again, apart) or evidence.judge(shifted)
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
@@ -270,6 +278,12 @@ class _Evidence:
     counts: dict[str, Tensor]  # each (W K,), by what is counted; empty where that is not known
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     measured: bool  # whether the tolerance is to follow from the noise
+    weighted: bool  # whether a cross-entropy is seen to have class weights
+    rest: float = 0.0  # the part of the whole batch's gradient that no weights of the micro-batches explain
+    usual: float = 0.0  # what rounding makes at most, in half precision, unless it rounds long sums
+    cancels: bool = (
+        False  # whether the micro-batches' gradients are so much larger that rounding hides their weights
+    )
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
@@ -297,9 +311,9 @@ class _Evidence:
             return _wrong("nan or inf, though no micro-batch has it alone: their sum overflows")
         sure = "" if self.counts and not self.counts["targets"][bad].any() else "probably "
         cause = (
-            f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean "
+            f"nan from micro-batch {self.names(bad)} alone: {sure}it has no target that counts, and a mean"
         )
-        return _wrong(cause + "over nothing is 0/0", SUM_ONCE)
+        return _wrong(f"{cause} over nothing is 0/0", SUM_ONCE)
 
     def converged(self) -> _Verdict | None:
         """Leave room for what rounding makes where the gradients of the micro-batches cancel."""
@@ -351,6 +365,9 @@ class _Evidence:
         into their span, beside what the losses' own factors are rounded by.
         """
         rests, limit = list[float](), self.tolerance
+        parts = _weights(self.alone, self.whole).abs() @ self.alone.norm(dim=1)
+        self.usual = 4 * self.eps * max(1.0, float(parts / self.whole.norm()))
+        self.cancels = self.usual > 4 * math.sqrt(self.eps)
         for name in ("whole", "ours"):
             most, gradient = limit, getattr(self, name)
             if rests and self.measured:  # a fault must not set its own tolerance
@@ -361,7 +378,7 @@ class _Evidence:
                 setattr(self, name, fitted)
             elif rests[-1] <= limit:
                 limit = rests[-1] = most
-        seen = int(self.alone.any(0).sum())
+        self.rest, seen = rests[0], int(self.alone.any(0).sum())
         free = (seen - len(self.alone)) / seen if seen else 0.0
         noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
         self.noise = max(noise, self.eps, limit / 100) / 2
@@ -391,6 +408,14 @@ class _Evidence:
         share = n / (total or n.sum())
         return bool(n.any()) and error(share @ self.alone, self.whole) <= self.tolerance
 
+    def refuted(self) -> bool:
+        """Whether the whole batch plainly weighs the micro-batches otherwise than `targets` would."""
+        if not self.counts or self.by or self.cancels or not self.told():
+            return False
+        n = self.counts["targets"]
+        off = error(n / n.sum() @ self.alone, self.whole)
+        return off > max(self.tolerance, 10 * self.rest)  # more is left where two terms have two denominators
+
     def told(self) -> bool:
         """Whether only one set of weights makes up a gradient."""
         some = self.alone[self.alone.any(1)]
@@ -398,16 +423,26 @@ class _Evidence:
 
     def judge(self, shifted: dict[str, Tensor]) -> _Verdict:
         """Report the explanation that fits; where none does, what the gradient is made of."""
+        off = error(self.ours, self.whole)
         self.set_noise_aside(shifted)
+        verdict = self.verdict()
+        noisy = (self.cancels or self.rest > self.usual) and off <= max(self.usual, 3 * self.rest)
+        if not self.measured or self.eps < 1e-4 or not (off > self.usual if verdict.ok else noisy):
+            return verdict
+        return _wrong(
+            f"cannot tell: the gradients differ by {off:.2g}, and no weights of the micro-batches explain "
+            f"{self.rest:.2g} of the whole batch's: that may be rounding (of long sums, or where gradients cancel), or "
+            "a second term that has a denominator of its own; the same in float32 would show it"
+        )
+
+    def verdict(self) -> _Verdict:
         what, factor = self.explanation()
         exactly = factor == 1 or (what != RIGHT and abs(factor - 1) <= self.tolerance)
-        besides = "" if exactly or not what else self.in_words(factor)
+        besides = "" if exactly or not what else self.in_words(factor, what == RIGHT)
         if what == RIGHT:
             repair = UNSCALE if "GradScaler" in besides else SUM_ONCE
-            also = (
-                "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
-            )
-            wrong = _wrong(f"the right direction, {besides}" + also * self.even(), repair)
+            also = "equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
+            wrong = _wrong(f"the right direction, {besides}" + f"; {also}" * self.even(), repair)
             return self.right() if exactly else wrong
         if not what and (verdict := self.penalised()):
             return verdict
@@ -474,7 +509,7 @@ class _Evidence:
 
     def right(self) -> _Verdict:
         if self.by and not {"targets", "sequences"} & set(self.by):  # to divide by sequences is a choice
-            cause = f"micro-batches and whole batch agree, but both divide by {self.versus(self.by[0])}"
+            cause = f"{AGREE} divide by {self.versus(self.by[0])}"
             return _wrong(cause, "count what the loss sums over: after the shift, without padding")
         more = f"alone, some micro-batches are divided by more than their targets, as by max(targets, {self.floor:.3g})"
         if self.floor and not self.plain:
@@ -483,8 +518,10 @@ class _Evidence:
             )
             return _wrong(f"cannot tell: {more}: {also}")
         if self.miscounts and not self.floor:
-            cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
+            cause = f"{AGREE} divide by another count: it weighs {self.by_targets()}"
             return _wrong(cause, "divide by the number of targets")
+        if self.refuted() and not self.weighted:
+            return _wrong(f"cannot tell: {AGREE} weigh {self.by_targets()}: {NOT_BY}", WHAT_COUNTS)
         even, off = self.alone.mean(0), _angle(self.ours, self.whole)
         apart = error(even, self.whole)
         between = self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
@@ -496,10 +533,13 @@ class _Evidence:
             )
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
-            cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
-        elif self.measured and error(self.ours, self.whole) > math.sqrt(self.eps):
-            cause += f", within {self.tolerance:.2g}, which is rounding, in float32 or where gradients cancel"
-        if self.counts and not self.by and not self.fits(self.counts["targets"]) and self.told():
+            cause += (
+                f", within {min(self.tolerance, self.usual):.2g}, which is rounding here; float32 would show "
+            )
+            cause += f"more: a second term's fault (a z-loss's) may not be seen below {self.usual:.2g} of the gradient"
+        elif self.measured and error(self.ours, self.whole) > max(100 * self.eps, 1e-8):
+            cause += f", within {self.tolerance:.2g}, taken for rounding in float32 or where gradients cancel"
+        if self.weighted and self.refuted():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         cause += f"; {more}" * bool(self.floor)
         if self.ranks > 1 and not self.plain:
@@ -510,9 +550,10 @@ class _Evidence:
             also = "equal numbers of them hide a mean of means"
         return _Verdict(True, cause + f"; {also}" * self.even())
 
-    def in_words(self, factor: float) -> str:
-        """Say what multiplies a gradient by `factor`: the usual factors that it may be, or what comes close to none."""
-        w, n = self.ranks, self.total("targets")
+    def in_words(self, factor: float, summed: bool) -> str:
+        """Say what multiplies a gradient of means, or of `summed` losses, by `factor`, or what comes close to none."""
+        w, refuted = self.ranks, self.refuted()
+        n = math.nan if refuted else self.total("targets")
         k = len(self.alone) // w
         constant = [] if self.plain else ["divided by a constant, which reference= would show"]
         added = ", or ".join([*constant, ADDED_UP] if self.even() else [ADDED_UP, *constant])
@@ -527,8 +568,8 @@ class _Evidence:
 
         found = [f"{name} = {value:g} times {due} {words}" for value, name, words in usual if near(value)]
         counts = [what for what, count in self.counts.items() if what != "targets" and count.any()]
-        by = [self.versus(what) for what in counts if near(n / self.total(what))]
-        found += [f"{factor:.4g} of {due} divided by {words}" for words in by]
+        others = [self.versus(what) for what in counts if near(n / self.total(what))]
+        found += [f"{factor:.4g} of {due} divided by {words}" for words in others]
         if found:
             return "; or ".join(found)
         power = round(math.log2(abs(factor)))
@@ -538,11 +579,15 @@ class _Evidence:
             return f"{factor:.4g} times {due} as if every micro-batch were counted twice, or summed over two ranks"
         full = round(k / factor) if factor > k / 1000 else 0
         if full > k and near(k / full):
-            return f"{factor:.4g} of {due} divided by {full}, for a window of {k}"
-        counted = round(n / factor) if self.counts and factor > 0 else 0
-        if counted and counted != n and abs(n / factor - counted) < min(0.05, self.eps * counted + 1e-3):
-            return f"{factor:.4g} of {due} as if divided by {counted} where {n:g} targets count"
-        hint = "" if self.counts else "; targets= would compare it with counts"
+            found.append(f"{factor:.4g} of {due} divided by {full}, for a window of {k}")
+        by = n / factor if summed or not found else math.nan
+        counted = round(by) if by > 0 else 0  # not where it is nan
+        if counted not in (0, n) and abs(by - counted) < min(0.05, self.eps * counted + 1e-3):
+            found.append(f"{factor:.4g} of {due} as if divided by {counted} where {n:g} targets count")
+        if found:
+            return "; or ".join(found)
+        hint = f"; {NOT_BY}: that weighs {self.by_targets()}" if refuted else ""
+        hint = hint if self.counts else "; targets= would compare it with counts"
         norms = f"norms {float(self.ours.norm()):.3g} and {float(self.whole.norm()):.3g}: is one clipped?"
         size = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1 {'-+'[factor > 1]} {abs(factor - 1):.2g}"
         return f"{size} times {due[:-1]}, no usual factor ({norms}){hint}"
@@ -602,7 +647,8 @@ class _Evidence:
             return _wrong(cause, "zero_grad() after the optimiser's step only")
         found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
-            return _wrong("unknown: the gradient is no weighted sum of those of its micro-batches")
+            cause = "unknown: the gradient is no weighted sum of those of its micro-batches, as where a part of them "
+            return _wrong(f"{cause}(a chunk, a second term of the loss) is divided by a count of its own")
         if not self.told():
             return _wrong(
                 "the micro-batches have other weights than are due; which, cannot be told, as their gradients depend "
@@ -735,15 +781,18 @@ def untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
                 gradient.detach().copy_(kept)
 
 
-class _DtypesSeen(TorchFunctionMode):
-    """Collects the dtypes in which something that has a gradient is computed, by autocast or by a cast."""
+class _Seen(TorchFunctionMode):
+    """Collects the dtypes in which something that has a gradient is computed, and whether it has class weights."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: set[torch.dtype] = set()
+        self.weights = False  # of classes, in a cross-entropy
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
+        if function in (nn.functional.cross_entropy, nn.functional.nll_loss):
+            self.weights |= (kwargs or {}).get("weight") is not None
         self.dtypes |= {t.dtype for t in (*args, result) if isinstance(t, Tensor) and t.requires_grad}
         return result
 
