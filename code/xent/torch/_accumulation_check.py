@@ -792,7 +792,8 @@ class _Seen(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if function in (nn.functional.cross_entropy, nn.functional.nll_loss):
-            self.weights |= (kwargs or {}).get("weight") is not None
+            weight = (kwargs or {}).get("weight", args[2] if len(args) > 2 else None)
+            self.weights |= weight is not None
         self.dtypes |= {t.dtype for t in (*args, result) if isinstance(t, Tensor) and t.requires_grad}
         return result
 
