@@ -136,6 +136,26 @@ def held(call: Callable[[], Any]) -> Array:
     return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
 
 
+def lowest(loss: Callable[[Any], Any], start: Any, method: str = "BFGS", **options: Any) -> Array:
+    """Where a loss of tensors is least, by descent from there along the gradient that PyTorch finds."""
+    import torch
+    from scipy.optimize import minimize
+
+    def value_and_slope(flat: Array) -> tuple[float, Array]:
+        at = torch.tensor(flat.reshape(np.shape(start)), requires_grad=True)
+        value = loss(at)
+        return value.item(), torch.autograd.grad(value, at)[0].numpy().ravel()
+
+    options = {"gtol": 1e-10, **options}
+    found = minimize(value_and_slope, np.ravel(start), jac=True, method=method, options=options)
+    return np.asarray(found.x.reshape(np.shape(start)))
+
+
+def normal(p: Any) -> Array:
+    """Rows that sum to one."""
+    return np.asarray(p / np.sum(p, -1, keepdims=True))
+
+
 def one_hot(y: Array, classes: int) -> Array:
     """Rows of zeros and a one; np.eye would be a table of 50,257 squared."""
     return (np.arange(classes) == np.asarray(y)[:, None]).astype(float)

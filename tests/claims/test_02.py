@@ -13,10 +13,9 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import xent
-from adversary import claim, designs, distributions, labels, printed, rng
+from adversary import Array, claim, designs, distributions, labels, printed, rng
 from xent import gradients
 
-Array = np.ndarray
 DIGITS, WINE = load_digits().data / 16, load_wine()
 SQUARED = RidgeClassifier(alpha=0)  # least squares of a row of ones and minus ones for each label
 

@@ -14,11 +14,10 @@ import torch
 import oracle
 import xent
 import xent.torch
-from adversary import DIGITS, batches, claim, printed, rng
+from adversary import DIGITS, Array, batches, claim, printed, rng
 from xent.gradients import cross_entropy_gradient as exact_slopes
 
 F = torch.nn.functional
-Array = np.ndarray
 NAMES = list(DIGITS)
 SHORT = ("float16", "bfloat16")
 FIRST = torch.tensor([0])
@@ -367,13 +366,3 @@ def test_where_log_softmax_is_better(which: str, low: float, high: float, classe
     else:
         assert one.max() < 2.0**-23 and bool((two != one).double().mean() > 0.5) is (which == "better")
         assert two.mean() > 2 * one.mean() if which == "better" else two.max() < 2.0**-23
-
-
-@claim(
-    "The right class's entry keeps its digits ... $-s / (1 + s)$",
-    on=[(exact_slopes, margin) for margin in np.linspace(-60, 60, 121)],
-    but_not={"p - y": (lambda z, _: xent.softmax(z) - [1, 0], 30.0)},
-)
-def test_the_digits_of_the_right_entry(of: Any, margin: float) -> None:
-    s = np.exp(-margin)
-    assert of(np.array([margin, 0.0]), 0)[0] == pytest.approx(-s / (1 + s), rel=1e-14, abs=0)

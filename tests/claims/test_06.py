@@ -17,13 +17,12 @@ from sklearn.naive_bayes import BernoulliNB
 from sklearn.neighbors import KNeighborsClassifier
 
 import xent
-from adversary import claim, defined, distributions, one_hot, rng
+from adversary import Array, claim, defined, distributions, one_hot, rng
 from xent_book import behaviours
 from xent_book.exercises.certify import RIGHT
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
-Array = np.ndarray
 U = 2.0**-53
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,28 +12,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.signal import fftconvolve
-from scipy.stats import nbinom
 
-from adversary import claim, distributions, prompts, rng, weights
+from adversary import Array, claim, distributions, lowest, prompts, rng, weights
+from xent import softmax
 from xent.denominators import learnt_distribution, learnt_lengths
 from xent_book.data import answer_lengths
 
-Array = NDArray[Any]
 ROOT = Path(__file__).parents[2]
 
 
 def learnt(p: Array, w: Array) -> Array:
     """Return the distribution that the expected weighted log loss teaches, by descent in the logits."""
-
-    def loss(z: Array) -> tuple[float, Array]:
-        log_q = z - np.logaddexp.reduce(z)
-        return float(-(w * p) @ log_q), (w @ p) * np.exp(log_q) - w * p
-
-    z = minimize(loss, np.zeros(len(p)), jac=True, tol=1e-14, options={"gtol": 1e-10}).x
-    return np.asarray(np.exp(z - np.logaddexp.reduce(z)))
+    mass = torch.tensor(w * p)
+    return softmax(lowest(lambda z: -mass @ z.log_softmax(0), np.zeros(len(p))))
 
 
 def taught(batches: Iterable[tuple[float, list[int], list[int]]], rows: int, kinds: int) -> Array:
@@ -244,7 +236,7 @@ def test_the_bound_of_all_prompts(laws: list[Array], answers: int | None = None)
 
 
 @cache
-def data() -> dict[str, NDArray[np.int64]]:
+def data() -> dict[str, Array]:
     """Return the chapter's five tables of lengths."""
     tables, models = answer_lengths()
     every = tables["alpaca_eval"]
@@ -258,7 +250,7 @@ def data() -> dict[str, NDArray[np.int64]]:
     }
 
 
-def lost(table: NDArray[np.int64], size: int) -> float:
+def lost(table: Array, size: int) -> float:
     """Return the share of the mean length that is lost, from the law of the other lengths' sum, by convolution."""
     law, total = np.bincount(table[table > 0]) / (table > 0).sum(), np.ones(1)
     for _ in range(size - 1):
@@ -314,7 +306,7 @@ def people() -> Iterator[tuple[Any, int]]:
         "prompts that are not seen": (data()[E2E][data()[E2E] > 0][None], 8),
     },
 )
-def test_people_lose_little(table: NDArray[np.int64], size: int) -> None:
+def test_people_lose_little(table: Array, size: int) -> None:
     """Parts and halves of the prompts, the variance that few answers hide included."""
     k = (table > 0).sum(1, keepdims=True)
     distance = np.where(table > 0, (table - table.sum(1, keepdims=True) / k) ** 2, 0)
@@ -507,19 +499,3 @@ def test_the_first_token_states_the_length(kinds: int, constant: bool) -> None:
     first, *later = taught(batches, 1 + kinds, max(3, kinds))
     np.testing.assert_allclose(np.array(later)[:, :3], letters, atol=1e-12)
     assert (np.cumsum(first[:kinds])[:-1] > np.cumsum(p)[:-1] + 1e-9).all()
-
-
-def test_the_front_page_has_the_language() -> None:
-    """Its mean length, and what it is learnt as, from all lengths of one sequence and of B."""
-    found = re.search(
-        r"with probability ([\d.]+), so that sequences have (\d+) tokens on average\. .*? sequences have ([\d.]+) "
-        r"tokens on average with one sequence per denominator, and ([\d.]+) tokens with (\d+)\.",
-        (ROOT / "index.md").read_text(encoding="utf-8"),
-    )
-    assert found
-    stop, mean, alone, shared, size = map(float, found.groups())
-    n, p = np.arange(1, 1000), nbinom.pmf(np.arange(999), 1, stop)
-    assert (n @ p, p.sum() / (p @ (1 / n))) == (pytest.approx(mean, abs=1e-6), pytest.approx(alone, abs=0.05))
-    failures = np.arange(20_000)
-    inverse = nbinom.pmf(failures, size, stop) @ (1 / (size + failures))
-    assert 1 / (size * inverse) == pytest.approx(shared, abs=0.05)

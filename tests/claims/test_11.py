@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adversary import claim, lengths_and_laws, printed, rng, weights
+from adversary import Array, claim, lengths_and_laws, printed, rng, weights
 from records import EXPERIMENTS, holds
 from xent.denominators import eos_optimum, learnt_distribution
 from xent.sequences import GeometricSource
-
-Array = np.ndarray
 
 test_the_weight_of_a_token_in_a_mean_of_means = claim(
     "A mean of means weights a token by",
@@ -301,13 +299,6 @@ def test_sgd_with_class_weights() -> None:
         },
     )
 
-    def nothing(weight: Tensor, label: int) -> None:
-        z, y = torch.tensor(g.normal(size=(1, 2))), torch.tensor([label])
-        torch.testing.assert_close(F.cross_entropy(z, y, weight=weight), F.cross_entropy(z, y))
-
-    holds(
-        nothing, (asked, 0), (asked, 1), but_not={"a weight of zero": (torch.tensor([0.0, 20.0]).double(), 0)}
-    )
     for classes in (2, 10, 300):
         for law, (_, weight) in zip(g.dirichlet(np.ones(classes), 5), weights(g, classes), strict=True):
             if (weight > 0).all():

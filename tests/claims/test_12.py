@@ -15,10 +15,9 @@ from scipy.special import rel_entr
 from sklearn.datasets import load_digits
 
 import xent
-from adversary import claim, rng, weights
+from adversary import Array, claim, lowest, normal, rng, weights
 from xent_book import behaviours
 
-Array = np.ndarray
 RIDGES = 10.0 ** np.arange(-2, -4.1, -0.5)
 ROUGH = 1e-4  # will do where only the choice of a ridge depends on it
 
@@ -55,10 +54,6 @@ def pictures() -> tuple[Array, Array]:
     digits = load_digits()
     x = np.column_stack([digits.data / 16, np.ones(len(digits.data))])
     return x, xent.softmax(x @ soft_fit(x, np.eye(10)[digits.target], 1e-3))
-
-
-def normal(p: Array) -> Array:
-    return np.asarray(p / p.sum(-1, keepdims=True))
 
 
 def apart(gain: Array) -> bool:
@@ -225,9 +220,8 @@ def test_what_pytorch_divides_by(found: float, *total: float) -> None:
 
 def inside(seen: Array, eps: float) -> Array:
     """What a mixture with the uniform distribution, inside the loss, elicits: by search."""
-    mixed = lambda z: (1 - eps) * xent.softmax(z) + eps / len(seen)  # noqa: E731
-    loss = lambda z: -(seen @ np.log(mixed(z)))  # noqa: E731
-    return xent.softmax(minimize(loss, np.log(seen + 1e-9), options={"gtol": 1e-8}).x)
+    loss = lambda z: -torch.tensor(seen) @ ((1 - eps) * z.softmax(0) + eps / len(seen)).log()  # noqa: E731
+    return xent.softmax(lowest(loss, np.log(seen + 1e-9), gtol=1e-8))
 
 
 def equal(occur: int, classes: int) -> Array:
@@ -276,11 +270,11 @@ BELIEFS = {K: normal(0.05 + rng(16).dirichlet(np.ones(K))) for K in (2, 3, 6)}
 )
 def test_a_loss_for_noisy_labels(p: Array, r: float, power: float | None = None) -> None:
     """Its best report, by search; its slope over that of the cross-entropy, as the label's probability rises."""
-    cost = lambda z: p @ (1 - xent.softmax(z) ** r) / r if r else xent.soft_cross_entropy(z, p)  # noqa: E731
-    best = xent.softmax(minimize(cost, np.log(p), tol=1e-14).x)
+    each = lambda q: (1 - q**r) / r if r else -q.log()  # noqa: E731
+    best = xent.softmax(lowest(lambda z: torch.tensor(p) @ each(z.softmax(0)), np.log(p)))
     np.testing.assert_allclose(best, normal(p ** (power or 1 / (1 - r))), atol=1e-4)
     z = torch.zeros(9, len(p), dtype=torch.float64)
     z[:, 0] = torch.linspace(-6, 6, 9)
     q = z.requires_grad_().softmax(1)[:, 0]
-    (slope,) = torch.autograd.grad(((1 - q**r) / r if r else -q.log()).sum(), z)
+    (slope,) = torch.autograd.grad(each(q).sum(), z)
     assert best.max() > p.max() and (np.diff((slope[:, 0] / (q - 1)).detach()) > 1e-9).all()

@@ -12,13 +12,11 @@ import torch
 from scipy.optimize import minimize
 
 import xent
-from adversary import Draw, claim, rng
+from adversary import Array, Draw, claim, rng
 from records import interval, record
 from xent.distillation import distillation_gradient, distillation_loss
 from xent.gradients import cross_entropy_gradient
 from xent_book import behaviours, pictures
-
-Array = np.ndarray
 
 
 def share(alpha: float, T: float) -> float:

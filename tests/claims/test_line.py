@@ -8,10 +8,9 @@ import numpy as np
 from scipy.special import xlogy
 
 import xent
-from adversary import Draw, claim, distributions, one_hot, rng
+from adversary import Array, Draw, claim, distributions, one_hot, rng
 from xent import distillation, gradients, information
 
-Array = np.ndarray
 SIZES = (2, 3, 10, 1000)
 
 
