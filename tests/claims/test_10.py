@@ -480,22 +480,3 @@ def steps(p: Array, step: int, constant: bool = False) -> tuple[float, float]:
 @pytest.mark.erratum("0.11", "conditional")
 def test_the_end_weighs_more(learnt: float, true: float, times: float) -> None:
     assert learnt >= times * true * (1 - 1e-6)
-
-
-@claim(
-    "The first token: it is predicted before the length is known",
-    on=[(kinds, False) for kinds in (2, 3, 6)],
-    but_not={"a constant divisor": (3, True)},
-)
-def test_the_first_token_states_the_length(kinds: int, constant: bool) -> None:
-    """A row for the stated length, one for the letters after each: it is tilted to short ones, they are right."""
-    g = rng(14)
-    n = np.sort(g.choice(np.arange(2, 30), kinds, replace=False))
-    p, letters = g.dirichlet(np.full(kinds, 3.0)), g.dirichlet(np.ones(3), size=kinds)
-    batches = (
-        (p[k] * letters[k, v] * (n[k] if constant else 1), [0, *[1 + k] * (n[k] - 1)], [k, *[v] * (n[k] - 1)])
-        for k, v in itertools.product(range(kinds), range(3))
-    )
-    first, *later = taught(batches, 1 + kinds, max(3, kinds))
-    np.testing.assert_allclose(np.array(later)[:, :3], letters, atol=1e-12)
-    assert (np.cumsum(first[:kinds])[:-1] > np.cumsum(p)[:-1] + 1e-9).all()
