@@ -99,11 +99,14 @@ def claim(
     return test_of
 
 
+def page(name: str) -> str:
+    """The text of a file of the repository, such as "index.md"."""
+    return (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
+
+
 def defined(chapter: str, *names: str, **given: Any) -> dict[str, Any]:
     """What a chapter imports, and what it defines under these names."""
-    cells = json.loads((Path(__file__).parents[1] / "chapters" / f"{chapter}.ipynb").read_text("utf-8"))[
-        "cells"
-    ]
+    cells = json.loads(page(f"chapters/{chapter}.ipynb"))["cells"]
     lines = [n for c in cells if c["cell_type"] == "code" for n in ast.parse("".join(c["source"])).body]
     said = [{ast.unparse(t) for t in getattr(n, "targets", [])} | {getattr(n, "name", "")} for n in lines]
     kept = [n for n, own in zip(lines, said, strict=True) if "Import" in type(n).__name__ or own & set(names)]
@@ -116,13 +119,13 @@ def printed(label: str, old: str = "", new: str = "") -> None:
     import mpmath
 
     from equations import reader
-    from equations import test_read as page
+    from equations import test_read as read
 
-    tex = " ".join(page.printed()[label].split())
+    tex = " ".join(read.printed()[label].split())
     if old not in tex:
         raise RuntimeError(f"{label} has no {old}: {tex}")
     with mpmath.workdps(reader.DIGITS):
-        assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *page.row(label)), "")
+        assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *read.row(label)), "")
 
 
 def held(call: Callable[[], Any]) -> Array:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adversary import Array, claim, lengths_and_laws, printed, rng, weights
-from records import EXPERIMENTS, holds
+from adversary import Array, claim, lengths_and_laws, page, printed, rng, weights
+from records import holds
 from xent.denominators import eos_optimum, learnt_distribution
 from xent.sequences import GeometricSource
 
@@ -310,7 +310,7 @@ def test_sgd_with_class_weights() -> None:
 
 def test_a_divisor_of_contexts_and_draws_that_share_a_source() -> None:
     """Batches of two, enumerated: draws that are independent, and draws that share a source."""
-    said = (EXPERIMENTS.parent / "chapters/note_denominators.md").read_text(encoding="utf-8")
+    said = page("chapters/note_denominators.md")
     assert "a divisor that depends on contexts alone is harmless" in said
     assert "If the draws are only exchangeable, it need not be" in said
     g = rng(8)

@@ -8,24 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adversary import refuted, rng
+from adversary import Array, page, refuted, rng
 from experiments.denominators import table
 from experiments.large_vocabularies import memory
-from records import (
-    EXPERIMENTS,
-    Array,
-    above,
-    below,
-    between,
-    by_seed,
-    contains,
-    holds,
-    interval,
-    record,
-    speech,
-    unseen,
-    within,
-)  # fmt: skip
+from records import above, below, between, by_seed, contains, holds, interval, record, speech, unseen, within
 
 # -------------------------------------------------------------------------------------- chapter 11: speeches
 
@@ -108,9 +94,8 @@ def test_the_front_page_has_the_intervals() -> None:
         f"speeches of {found[0]} characters; with a constant denominator, it writes speeches of {found[1]}",
         "both means lie a little above these, and the 95 % interval of their ratio contains the predicted ratio",
     )
-    for page in ("index.md", "README.md"):
-        text = (EXPERIMENTS.parent / page).read_text(encoding="utf-8")
-        assert all(words in text for words in said)
+    for name in ("index.md", "README.md"):
+        assert all(words in page(name) for words in said)
 
 
 @pytest.mark.claim(
@@ -714,8 +699,8 @@ def test_compile_first() -> None:
     holds(says, *((case, first) for case in GPU), but_not=others | counted)
     (case,) = (case for case in HARD if case["width"] == 4096)
     assert case["memory"][first] == pytest.approx(2 * case["rows"] * case["classes"], rel=0.01)
-    page = (EXPERIMENTS.parent / "chapters/benchmarks.md").read_text(encoding="utf-8")
-    assert "less than a fifth of the memory that the pair takes as written, both gradients aside" in page
+    said = "less than a fifth of the memory that the pair takes as written, both gradients aside"
+    assert said in page("chapters/benchmarks.md")
 
 
 @pytest.mark.claim(
