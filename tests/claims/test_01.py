@@ -22,14 +22,10 @@ def loss(w: Array, x: Array, y: Array) -> float:
     return float(np.mean(np.logaddexp(0, z) - y * z))
 
 
-def slope_of(w: Array, x: Array, y: Array) -> Array:
-    return np.asarray(x.T @ (xent.sigmoid(x @ w) - y) / len(y))
-
-
 def descend(x: Array, y: Array, w: Array, rate: float, steps: int) -> Array:
     """Gradient descent on the mean loss."""
     for _ in range(steps):
-        w = w - rate * slope_of(w, x, y)
+        w = w - rate * x.T @ (xent.sigmoid(x @ w) - y) / len(y)
     return w
 
 

@@ -27,10 +27,6 @@ def losses_of(x: Array, y: Array, rows: Any, c: float = np.inf) -> Array:
     return np.asarray(np.logaddexp(0, z) - y * z)
 
 
-def label_entropy(y: Array) -> float:
-    return float(stats.entropy([y.mean(), 1 - y.mean()]))
-
-
 LOG_3 = np.log2(3)
 THROWS = list(itertools.product(range(1, 7), repeat=2))
 POWERS = sorted(itertools.product(range(12), repeat=2), key=lambda ij: ij[0] * np.log(2) + ij[1] * np.log(3))
@@ -255,7 +251,7 @@ def two_guesses(copies: int) -> tuple[Array, Array]:
 )
 def test_new_examples_show_no_information_in_noise(losses: Array, y: Array) -> None:
     error = (losses.std(ddof=1) + 1e-12) / np.sqrt(len(losses))
-    assert (label_entropy(y) - losses.mean()) / error < 3
+    assert (stats.entropy([y.mean(), 1 - y.mean()]) - losses.mean()) / error < 3
 
 
 @claim(

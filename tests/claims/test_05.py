@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import mpmath
@@ -20,7 +21,6 @@ from xent.gradients import cross_entropy_gradient as exact_slopes
 F = torch.nn.functional
 NAMES = list(DIGITS)
 SHORT = ("float16", "bfloat16")
-FIRST = torch.tensor([0])
 
 
 def true_loss(row: Any) -> mpmath.mpf:
@@ -198,7 +198,7 @@ def test_the_right_classs_entry_follows_the_loss(
 ) -> None:
     z = torch.zeros(rows, classes, dtype=getattr(torch, name))
     z[:, 0] = margin
-    entry, loss = rows * slopes_of(z)[0, 0].double(), F.cross_entropy(z[:1], FIRST)
+    entry, loss = rows * slopes_of(z)[0, 0].double(), F.cross_entropy(z[:1], torch.tensor([0]))
     assert (loss == 0) == (entry == 0) == (float(z[0, 0]) > DIGITS[name] * np.log(2) + np.log(classes - 1))
     p = torch.exp(-loss.double()) if p_of is None else p_of(z, -1)[0, 0]
     # Half precision takes its exponentials in float32; elsewhere each may be off by a unit in the last place.
@@ -209,10 +209,6 @@ def test_the_right_classs_entry_follows_the_loss(
 def gap_form(z: Array) -> float:
     gap, others = z.max() - z[0], np.exp(z[1:] - z.max()).sum()
     return float(np.log1p(others) if gap == 0 else gap + np.log(np.exp(-gap) + others))
-
-
-def left_out(z: Array) -> Any:
-    return np.log1p(np.exp(np.minimum(z[1:] - z[0], 709)).sum())
 
 
 ENDS = (("f4", 87.3), ("f8", 708.3))
@@ -247,7 +243,11 @@ def added_in_turn() -> tuple[Any, ...]:
             f"a vocabulary's terms of {t} that underflow": (*level(50_257, a, t), gap_form)
             for t, a in (("f2", 18.3), ("f4", 97.2), ("f8", 718.3))
         },
-        "the target left out where another leads": (np.array([-800.0, 0]), None, left_out),
+        "the target left out where another leads": (
+            np.array([-800.0, 0]),
+            None,
+            lambda z: np.log1p(np.exp(np.minimum(z[1:] - z[0], 709)).sum()),
+        ),
         "the target left in": (
             np.array([30.0, 0, 0]),
             None,
@@ -264,13 +264,6 @@ def test_the_gap_form_keeps_its_digits_at_both_ends(z: Array, truth: Any = None,
         assert oracle.epsilons(float(xent.cross_entropy(z, 0)), truth, z.dtype) <= 4
 
 
-def running_sum(losses: torch.Tensor) -> float:
-    total = torch.zeros((), dtype=torch.bfloat16)
-    for loss in losses:
-        total = total + loss
-    return float(total)
-
-
 @claim(
     "Add up the losses of a batch in float32 ... before that.",
     "In bfloat16 the sum does not overflow here",
@@ -284,7 +277,7 @@ def running_sum(losses: torch.Tensor) -> float:
     },
 )
 def test_sums_in_half_precision_overflow_or_stall(
-    losses: Array, end: float = 65_520, of: Any = running_sum
+    losses: Array, end: float = 65_520, of: Any = lambda x: reduce(torch.add, x)
 ) -> None:
     assert float(of(torch.from_numpy(losses).bfloat16())) < min(losses.sum() / 3, 65_504)
     # float32 keeps the sum: at most one rounding for each addition.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from adversary import Array, claim, distributions, lowest, prompts, rng, weights
 from xent import softmax
 from xent.denominators import learnt_distribution, learnt_lengths
 from xent_book.data import answer_lengths
-
-ROOT = Path(__file__).parents[2]
 
 
 def learnt(p: Array, w: Array) -> Array:

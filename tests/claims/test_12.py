@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 import xent
 from adversary import Array, claim, lowest, normal, rng, weights
+from records import above
 from xent_book import behaviours
 
 RIDGES = 10.0 ** np.arange(-2, -4.1, -0.5)
@@ -51,10 +52,6 @@ def pictures() -> tuple[Array, Array]:
     return x, xent.softmax(x @ soft_fit(x, np.eye(10)[digits.target], 1e-3))
 
 
-def apart(gain: Array) -> bool:
-    return bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
-
-
 def divergence(p: Array, q: Array) -> float:
     return float(rel_entr(p, q).sum(-1).mean())
 
@@ -88,7 +85,8 @@ def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Ar
 def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, seeds: int) -> None:
     """Paired differences; with a ridge that nobody chose, more votes do its work, and every way over-fits."""
     own, free = (np.array([votes_left(*way, r, n) for way in ways]) for r, n in ((ridge, seeds), (1e-5, 3)))
-    assert apart(own[2] - own[0]) and apart(own[3] - own[0])
+    above(own[2] - own[0])
+    above(own[3] - own[0])
     assert (np.diff(own.mean(1)) > 0).all()
     assert free.mean(1).argmax() == 0 and (free.mean(1) > 2 * own.mean(1)).all()
 
@@ -103,7 +101,8 @@ def test_the_ridge_decides_how_votes_are_spent(ways: Ways, ridge: float | None, 
     },
 )
 def test_votes_with_the_ridge_chosen(one: Array, sixteen: Array) -> None:
-    assert apart(sixteen - one / 16) and apart(votes_left(600, 0, 1e-3) - sixteen)
+    above(sixteen - one / 16)
+    above(votes_left(600, 0, 1e-3) - sixteen)
 
 
 def smoothed(who: str, z: Array, y: Array, eps: float) -> float:

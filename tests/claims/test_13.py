@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 import xent
 from adversary import Array, Draw, claim, rng
-from records import interval, record
+from records import gain, interval, record
 from xent.distillation import distillation_gradient, distillation_loss
 from xent.gradients import cross_entropy_gradient
 from xent_book import behaviours, pictures
@@ -205,7 +205,7 @@ def gains(better: str, worse: str, key: str = "0.01", other: str = "0.01", least
     for arm, rate in ((better, key), (worse, other)):
         tried = arms[arm]["rates"]
         assert rate == min(tried, key=lambda r: tried[r]["validation_nll"]) or rate == "0.01"
-    x = np.subtract(arms[worse]["rates"][other]["nll"], arms[better]["rates"][key]["nll"])
+    x = gain(better, worse, key, other)
     assert len(x) == 20 and interval(x).low > least
 
 
