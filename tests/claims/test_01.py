@@ -132,13 +132,7 @@ def test_a_step_too_large_never_settles(x: Array, y: Array, rate: float) -> None
         "a step of three over the curvature": (*COIN, np.array([-3.0]), 3.0),
         # Shorter than one over the curvature, but of a larger size.
         "a short step of a large size": (*COIN, np.zeros(1), 3.0, 2),
-        "a loss that is not convex": (
-            *COIN,
-            np.array([10.0]),
-            1.0,
-            300,
-            lambda w, x, y: min(loss(w, x, y), 1.0),
-        ),
+        "a loss that is not convex": (*COIN, np.array([10.0]), 1.0, 300, lambda *of: min(loss(*of), 1.0)),
     },
 )
 def test_safe_steps_from_every_start(
@@ -166,9 +160,7 @@ def test_safe_steps_from_every_start(
         "a penalty that stops growing": (*problems(rng(12), "one class")[0], 0.1, 0.1, 1.0),
     },
 )
-def test_a_penalty_restores_the_minimum(
-    x: Any, y: Any, c: float, first: Any = None, until: float = np.inf
-) -> None:
+def test_a_penalty_has_a_minimum(x: Any, y: Any, c: float, first: Any = None, until: float = np.inf) -> None:
     """Descent from near and far ends at one point, inside the ball of the bound."""
     penalty = torch.full(x.shape[1:], c).double()
     penalty[0] = c if first is None else first

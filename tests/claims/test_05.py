@@ -184,13 +184,7 @@ def test_the_subtraction_loses_digits_along_a_line(
             f"the softmax of {n}": (n, a, 2, 1, slopes, torch.softmax)
             for n, a in (("float16", 8.0), ("bfloat16", 6.0))
         },
-        "the gradient of xent": (
-            "float64",
-            40.0,
-            2,
-            1,
-            lambda z: torch.from_numpy(exact_slopes(z.numpy(), [0])),
-        ),
+        "xent's gradient": ("float64", 40.0, 2, 1, lambda z: torch.from_numpy(exact_slopes(z.numpy(), [0]))),
     },
 )
 def test_the_right_classs_entry_follows_the_loss(
@@ -248,11 +242,7 @@ def added_in_turn() -> tuple[Any, ...]:
             None,
             lambda z: np.log1p(np.exp(np.minimum(z[1:] - z[0], 709)).sum()),
         ),
-        "the target left in": (
-            np.array([30.0, 0, 0]),
-            None,
-            lambda z: np.log(np.exp(z - z.max()).sum()) + z.max() - z[0],
-        ),
+        "the target left in": (np.array([30.0, 0, 0]), None, lambda z: np.logaddexp.reduce(z) - z[0]),
         "the logarithm of the softmax": (np.array([-740.0, 0]), None, lambda z: -np.log(xent.softmax(z)[0])),
     },
 )
@@ -298,9 +288,7 @@ def test_sums_in_half_precision_overflow_or_stall(
         "a larger entry": (1, 2.0**-24.5),
     },
 )
-def test_float16_needs_a_scaled_loss(
-    ours: int, entry: float, dtype: Any = torch.float16, scale: float = 1
-) -> None:
+def test_float16_needs_a_scale(ours: int, entry: float, dtype: Any = torch.float16, scale: float = 1) -> None:
     for n, k in ((256, 2), (1024, 10), (4096, 1000)):
         z = torch.zeros(n, k, dtype=dtype)
         z[:, 0] = -np.log(entry * n)

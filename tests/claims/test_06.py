@@ -162,9 +162,7 @@ def likely(classes: int) -> Iterator[tuple[Array, Array]]:
     },
 )
 @pytest.mark.erratum("1.16", "holds")
-def test_nll_loss_is_sparse_categorical_crossentropy(
-    y: Array, p: Array, d: torch.dtype = torch.int64
-) -> None:
+def test_nll_loss_is_sparse_crossentropy(y: Array, p: Array, d: torch.dtype = torch.int64) -> None:
     keras = behaviours.keras().metrics.sparse_categorical_crossentropy(y, p)
     np.testing.assert_allclose(keras, nll_rows(y, p, d), rtol=1e-4, atol=1e-6)
 

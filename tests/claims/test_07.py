@@ -56,9 +56,7 @@ test_who_divides_by_what = claim(
     on=[(size, p, w) for size in (1, 4, 16, 64) for p in (0.03, 0.1) for w in (10, 30)],
     but_not={"a constant divisor": (16, 0.05, 20, False), "equal weights": (16, 0.05, 1)},
 )
-def test_the_bias_of_a_mean_over_the_batchs_own_weights(
-    size: int, p: float, w: float, own: bool = True
-) -> None:
+def test_the_bias_of_the_batchs_own_weights(size: int, p: float, w: float, own: bool = True) -> None:
     """How far the mean over batches lies from the loss that is meant, of a constant prediction, enumerated."""
     k, loss = np.arange(size + 1), -np.log([0.6, 0.4])
     values = ((size - k) * loss[0] + w * k * loss[1]) / (size - k + w * k if own else size * (1 - p + w * p))
@@ -133,9 +131,7 @@ def torchs(labels: Array, z: Array) -> Array:
     but_not={"PyTorch's, which is the loss's own": (torchs, 3, 2.0)},
 )
 @pytest.mark.erratum("1.14", "holds")
-def test_a_gradient_for_labels_that_do_not_sum_to_one(
-    of: Callable[..., Array], classes: int, factor: float
-) -> None:
+def test_labels_that_do_not_sum_to_one(of: Callable[..., Array], classes: int, factor: float) -> None:
     """It is the loss's own if rows that sum to one are weighed, and not their labels."""
     g = rng(7)
     z, labels = 3 * g.normal(size=(8, classes)), factor * g.dirichlet(np.ones(classes), 8)

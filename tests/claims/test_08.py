@@ -469,9 +469,7 @@ def test_a_softmax_over_one_column(logit: float, columns: int = 1) -> None:
         "a scale": (64, 8000, torch.float16, 16),
     },
 )
-def test_what_rounds_to_zero(
-    n: int, k: int, dtype: torch.dtype = torch.float16, scale: float = 1 / 256
-) -> None:
+def test_rounded_to_zero(n: int, k: int, dtype: torch.dtype = torch.float16, scale: float = 1 / 256) -> None:
     z = (2 * torch.randn(n, k)).to(dtype).requires_grad_()
     (scale * ce(z.float(), torch.zeros(n, dtype=torch.long))).backward()
     assert z.grad is not None and (z.grad == 0).double().mean() > 0.5

@@ -393,7 +393,7 @@ def test_what_b_counts(how: str, p: Array, sharing: int) -> None:
     assert pooled(how, p) == pytest.approx(exact, rel=0.015 if how == "ranks" else 1e-4)
 
 
-SHARES = np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])  # of two letters, by length
+HALF, SHARES = np.full(2, 0.5), np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])  # of two letters, by length
 
 
 def in_the_prompt(known: bool) -> tuple[Array, Array]:
@@ -427,20 +427,11 @@ def ends(padded: bool) -> tuple[Array, Array]:
     "In at least two cases the average is harmless to a flexible model ... with positive factors.",
     on=lambda: [(learnt(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
-        "0.12: the mean over each sequence, whose letters say nothing of its length": (
-            learnt(P3, 1 / N3),
-            P3,
-        ),
+        "0.12: a mean over each sequence, of whose length the letters say nothing": (learnt(P3, 1 / N3), P3),
         "rows that are filled up with padding that is not scored": ends(True),
         "one row for all lengths": in_the_prompt(False),
-        "the longest length of a batch as the divisor": (
-            learnt(P3, (1 / np.maximum.outer(N3, N3)) @ P3),
-            P3,
-        ),
-        "an unscored length that the first letter decides": (
-            learnt(np.full(2, 0.5), np.array([1, 0.1])),
-            np.full(2, 0.5),
-        ),
+        "a batch's longest length as the divisor": (learnt(P3, (1 / np.maximum.outer(N3, N3)) @ P3), P3),
+        "an unscored length that the first letter decides": (learnt(HALF, np.array([1, 0.1])), HALF),
     },
 )
 @pytest.mark.erratum("0.12", "conditional")

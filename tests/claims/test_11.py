@@ -133,9 +133,7 @@ def threshold(kind: str) -> float:
     "Adam hides this, except for",
     on=lambda: [{}, {"clip": threshold("both reach")}, {"clip": threshold("none")}],
     but_not=lambda: {
-        "a threshold that the right gradient reaches and the smaller one does not": {
-            "clip": threshold("one")
-        },
+        "a threshold that the right gradient alone reaches": {"clip": threshold("one")},
         "a large epsilon": {"eps": 1.0},
         "a decay that is added to the gradient": {"decay": 0.5},
         "0.17: whatever the optimiser": {"optimiser": torch.optim.SGD},

@@ -48,9 +48,7 @@ THREE = np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2])  # scores, and a re
         "an answer that is never compared": (*THREE, 1.0, "all but the last answer's", 0),
     },
 )
-def test_the_best_policy_follows_the_scores(
-    r: Array, reference: Array, beta: float, pairs: str, flat: float
-) -> None:
+def test_policies_follow_scores(r: Array, reference: Array, beta: float, pairs: str, flat: float) -> None:
     best = reference * np.exp(r / beta)
     found = preferred(r, reference ** (1 - flat), beta, PAIRS[pairs](len(r)))
     np.testing.assert_allclose(found, best / best.sum(), atol=2e-4)

@@ -44,9 +44,7 @@ COINS = [(0.1, 8, 1.0), (0.1, 8, 0.75), (0.17, 2, 0.6), (0.7, 16, 1.0)]
     on=[(*coin, by) for coin in COINS for by in ("its own powers", "all tokens", "one", "one mean")],
     but_not={f"no bias, {coin}": (*coin, "its own powers", 0.0) for coin in COINS},
 )
-def test_the_push_of_an_aggregator(
-    beta: float, group: int, alpha: float, by: str, mean: float | None = None
-) -> None:
+def test_the_push(beta: float, group: int, alpha: float, by: str, mean: float | None = None) -> None:
     push, exact = pushes(beta, group, alpha, by)
     foretold = exact if mean is None else mean
     assert abs(push.mean() - foretold) < 4.5 * push.std() / np.sqrt(len(push)) + 1e-4
