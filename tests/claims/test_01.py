@@ -135,9 +135,7 @@ def test_a_step_too_large_never_settles(x: Array, y: Array, rate: float) -> None
         "a loss that is not convex": (*COIN, np.array([10.0]), 1.0, 300, lambda *of: min(loss(*of), 1.0)),
     },
 )
-def test_safe_steps_from_every_start(
-    x: Array, y: Array, start: Array, part: float, steps: int = 300, of: Any = loss
-) -> None:
+def test_safe_steps(x: Array, y: Array, start: Array, part: float, steps: int = 300, of: Any = loss) -> None:
     """T steps of size a end at most |start - v|² / (2 a T) above the loss of any v; no chord is below the loss."""
     g, rate, w = rng(7), part / largest_curvature(x), start
     for _ in range(steps):

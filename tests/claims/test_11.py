@@ -95,9 +95,7 @@ def test_the_order_of_the_bias(power: float, law: Array, lengths: Array, copies:
         "long sequences of any law: one of 10 in five, the others of one token": (1, 0.5, 0.2, 8.89, False),
     },
 )
-def test_clipped_steps_of_a_constant_divisor(
-    size: int, threshold: float, share: float, length: float, coin: bool = True
-) -> None:
+def test_clipped_steps(size: int, threshold: float, share: float, length: float, coin: bool = True) -> None:
     """SGD on 1,000 models of two logits each, from the coin itself: where they settle, and which steps are clipped."""
     start = torch.tensor([2.0, -1.0], requires_grad=True)
     start.grad = torch.tensor([3.0, -3.0])

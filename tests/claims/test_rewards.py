@@ -61,16 +61,14 @@ def test_the_mean_advantage(group: int, p: float) -> None:
     assert (advantage[r == 1].mean(), advantage[r == 0].mean()) == pytest.approx((1 - p, -p), rel=0.02)
 
 
-def walk(
-    pi: Array, n: Array, right: Array, clock: float, scaled: bool = False, divided: bool = True
-) -> Array:
+def walk(pi: Array, n: Array, right: Array, clock: float, scaled: bool = False, by_n: bool = True) -> Array:
     """The expected natural-gradient steps until the integral of p is `clock`; short ones, a twenty-fifth at most."""
     logs, done = np.log(pi), 0.0
     while done < clock:
         policy = np.exp(logs - np.logaddexp.reduce(logs))
         p, q = policy[right].sum(), policy[~right].sum()
         unit = 1 / np.sqrt(p * q) if scaled else 1.0
-        advantage = unit * np.where(right, q, -p) / (n if divided else 1)
+        advantage = unit * np.where(right, q, -p) / (n if by_n else 1)
         step = 0.04 * min(1.0, 1 / np.abs(advantage).max())
         logs, done = logs + step * advantage, done + step * unit * p
     return np.asarray(np.exp(logs - np.logaddexp.reduce(logs)))
@@ -177,7 +175,7 @@ def test_where_the_policy_ends() -> None:
             elsewhere: dict[str, Any] = {"the shortest": (found[-1], n[right].min())}
             unmoved = {"lengths that do not move": (found[-1], mean(first, n, right))}
             holds(says, *((x, by_tau) for x in found), but_not=elsewhere | unmoved)
-        fixed = walk(first, n, right, 20.0, divided=False)
+        fixed = walk(first, n, right, 20.0, by_n=False)
         for which in (right, ~right):
             says(mean(fixed, n, which), mean(first, n, which))
     first, n, right = list(policies())[1]
