@@ -85,10 +85,12 @@ test_expected_surprise = claim(
         "the entropies' difference": (*THREE, lambda p, q: information.entropy(p) - information.entropy(q)),
         "the negative": (*THREE, lambda p, q: -information.kl_divergence(p, q)),
         "the other direction": (*THREE, lambda p, q: information.kl_divergence(q, p)),
+        "that of the most probable class": (*THREE, lambda p, q: information.kl_divergence(np.eye(3)[:1], q)),
         "a finite cost of an excluded outcome": (THREE[0], np.eye(3)[:1], lambda p, q: np.array([700.0])),
         "an infinite one where nothing that happens is excluded": (*THREE, lambda p, q: np.array([np.inf])),
     },
 )
+@pytest.mark.claim("line", "So the cross-entropy is lowest for the model that says $t$")
 def test_the_divergence_is_never_negative(p: Array, q: Array, of: Any = information.kl_divergence) -> None:
     divergence, apart = np.atleast_1d(of(p, q)), np.abs(p - q).sum(axis=1)
     cross = np.atleast_1d(information.cross_entropy(p, q))
