@@ -171,4 +171,6 @@ def test_a_penalty_has_a_minimum(x: Any, y: Any, c: float, first: Any = None, un
 
     ends = [lowest(penalised, np.full(x.shape[1], start), gtol=1e-11, maxiter=5000) for start in (0.0, 3.0)]
     assert np.abs(ends[0] - ends[1]).max() < 1e-4
+    slope = x.T @ (xent.sigmoid(x @ ends[0]) - y) / len(x) + penalty.numpy() * ends[0]
+    assert np.abs(slope).max() < 1e-7
     assert np.linalg.norm(ends[0]) <= np.sqrt(2 * np.log(2) / penalty.max().item()) * (1 + 1e-6)
