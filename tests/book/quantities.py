@@ -15,11 +15,6 @@ def ends(values: Iterable[float]) -> tuple[float, float]:
     return found[0], found[-1]
 
 
-def foretold_speech(arm: str) -> float:
-    """Return what was foretold of it."""
-    return float(record("shakespeare/prediction")["arms"][arm]["mean_length"])
-
-
 def trainer_errors(*recipes: str) -> tuple[float, float]:
     """Return the ends of the errors of these trainers."""
     rows = record("trainers/result")["rows"]
