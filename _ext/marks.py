@@ -56,7 +56,8 @@ USAGE = {
     "erratum": 'pytest.mark.erratum("3.3", "slip"), with the verdict of its row',
 }
 AS_ROW = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
-CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line|rewards)")
+CHAPTER = r"(\d\d|line|rewards)"
+CHAPTER_OF = re.compile(f"tests/claims/test_{CHAPTER}")
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
 DISPLAYED = re.compile(r"\$\$(?P<tex>.+?)\$\$(?:[ \t]*\((?P<label>[^)\s]*)\))?", re.DOTALL)
@@ -329,7 +330,8 @@ def _marks_of(place: str, text: str) -> tuple[list[Mark], list[str]]:
         for call in ours:
             kind, row = _kind(call), isinstance(call.func, ast.Name)
             given = [str(v.value) for v in call.args if isinstance(v, ast.Constant)]
-            if kind == "claim" and (own := CHAPTER_OF.match(place)) and not "".join(given[:1]).isdigit():
+            named = given and re.fullmatch(CHAPTER, given[0])
+            if kind == "claim" and (own := CHAPTER_OF.match(place)) and not named:
                 given.insert(0, own[1])
             least, keywords = (
                 2 - (kind == "equation"),

@@ -99,11 +99,14 @@ def claim(
     return test_of
 
 
+def page(name: str) -> str:
+    """The text of a file of the repository, such as "index.md"."""
+    return (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
+
+
 def defined(chapter: str, *names: str, **given: Any) -> dict[str, Any]:
     """What a chapter imports, and what it defines under these names."""
-    cells = json.loads((Path(__file__).parents[1] / "chapters" / f"{chapter}.ipynb").read_text("utf-8"))[
-        "cells"
-    ]
+    cells = json.loads(page(f"chapters/{chapter}.ipynb"))["cells"]
     lines = [n for c in cells if c["cell_type"] == "code" for n in ast.parse("".join(c["source"])).body]
     said = [{ast.unparse(t) for t in getattr(n, "targets", [])} | {getattr(n, "name", "")} for n in lines]
     kept = [n for n, own in zip(lines, said, strict=True) if "Import" in type(n).__name__ or own & set(names)]
@@ -116,13 +119,13 @@ def printed(label: str, old: str = "", new: str = "") -> None:
     import mpmath
 
     from equations import reader
-    from equations import test_read as page
+    from equations import test_read as read
 
-    tex = " ".join(page.printed()[label].split())
+    tex = " ".join(read.printed()[label].split())
     if old not in tex:
         raise RuntimeError(f"{label} has no {old}: {tex}")
     with mpmath.workdps(reader.DIGITS):
-        assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *page.row(label)), "")
+        assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *read.row(label)), "")
 
 
 def held(call: Callable[[], Any]) -> Array:
@@ -134,6 +137,26 @@ def held(call: Callable[[], Any]) -> Array:
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
+
+
+def lowest(loss: Callable[[Any], Any], start: Any, method: str = "BFGS", **options: Any) -> Array:
+    """Where a loss of tensors is least, by descent from there along the gradient that PyTorch finds."""
+    import torch
+    from scipy.optimize import minimize
+
+    def value_and_slope(flat: Array) -> tuple[float, Array]:
+        at = torch.tensor(flat.reshape(np.shape(start)), requires_grad=True)
+        value = loss(at)
+        return value.item(), torch.autograd.grad(value, at)[0].numpy().ravel()
+
+    options = {"gtol": 1e-10, **options}
+    found = minimize(value_and_slope, np.ravel(start), jac=True, method=method, options=options)
+    return np.asarray(found.x.reshape(np.shape(start)))
+
+
+def normal(p: Any) -> Array:
+    """Rows that sum to one."""
+    return np.asarray(p / np.sum(p, -1, keepdims=True))
 
 
 def one_hot(y: Array, classes: int) -> Array:

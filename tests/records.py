@@ -79,10 +79,6 @@ def unseen(x: Array, widest: float = np.inf) -> None:
     assert low < 0 < high < low + widest
 
 
-def contains(x: Array, value: float) -> None:
-    assert interval(x).holds(value)
-
-
 def within(x: Array | float, low: float, high: float, room: float | None = None) -> None:
     """The mean is between the two; the interval goes beyond by no more than this, or than half of their distance."""
     assert low < np.mean(x) < high
@@ -110,6 +106,22 @@ def printed(x: Array, mean: float, half: float) -> None:
 # ------------------------------------------------------------------------------------- whose numbers they are
 
 
-def speech(arm: str, key: str = "mean_length") -> Array:
-    """Chapter 11's speeches, six seeds."""
-    return by_seed("shakespeare/result", key, arm=arm)
+def speech(arm: str, key: str = "mean_length", design: str = "result") -> Array:
+    """Chapter 11's speeches, six seeds; five of the first design."""
+    return by_seed(f"shakespeare/{design}", key, arm=arm)
+
+
+def described(writers: int, arm: str, key: str = "length", clip: bool = False) -> Array:
+    """What chapter 11's models of restaurants write."""
+    return by_seed("restaurants/result", key, writers=writers, arm=arm, clip=clip)
+
+
+def shorter(writers: int, arm: str, clip: bool = False) -> Array:
+    """By how many per cent of the constant arm's texts these are longer: below 0, they are shorter."""
+    return 100 * (described(writers, arm, clip=clip) / described(writers, "constant") - 1)
+
+
+def gain(better: str, worse: str, key: str = "0.01", other: str = "0.01") -> Array:
+    """How far an arm of experiments/distillation/teachers is ahead of another, in nats, at these learning rates."""
+    arms = record("distillation/teachers")["arms"]
+    return np.subtract(arms[worse]["rates"][other]["nll"], arms[better]["rates"][key]["nll"])

@@ -175,11 +175,13 @@ SENTENCES = {
 def test_a_file_of_claims_is_of_a_chapter(tmp_path: Path) -> None:
     """Also where a row names another one, as it may."""
     rows = [ROW.replace('"01", ', ""), ROW.replace("coin", "more").replace("This is a fair", "is a coin")]
+    rows += [ROW.replace("coin", "most").replace('"01", "This is a fair"', '"line", "on the line"')]
     for name, said in (("claims/test_01_coins", []), ("claims/test_02", ["chapter 02 does not say:"])):
         write_book(tmp_path / name, STATED, "This is a fair one. It is a coin.", it=TESTED)
         path = tmp_path / name / f"tests/{name}.py"
         path.parent.mkdir()
         path.write_text("".join(rows))
+        (tmp_path / name / "chapters/line.md").write_text("This is on the line.")
         problems = marks.problems(tmp_path / name)
         assert [line.partition("test_coin: ")[2].partition("\n")[0] for line in problems] == said
 

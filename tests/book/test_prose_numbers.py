@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import dropwhile, pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 
 import marks
+import records
 import xent.denominators
 import xent.sequences
 from book import quantities
@@ -156,8 +158,8 @@ def outputs(cell: dict[str, Any]) -> str:
 Given = dict[str, dict[str, str]]
 ENTRY = re.compile(r"(.*?)(?: \((\d+) times\))?")
 
-KNOWN = vars(math) | vars(xent.sequences) | vars(xent.denominators) | vars(quantities)
-KNOWN |= {f.__name__: f for f in (abs, len, max, min, range, sorted, sum, zip)} | {"pictures": pictures}
+KNOWN = vars(math) | vars(xent.sequences) | vars(xent.denominators) | vars(records) | vars(quantities)
+KNOWN |= {f.__name__: f for f in (abs, len, max, mean, min, range, sorted, sum, zip)} | {"pictures": pictures}
 
 
 @dataclass

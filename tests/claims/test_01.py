@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+import torch
+from scipy import stats
 
 import xent
-from adversary import claim, coins, designs, printed, rng
+from adversary import Array, claim, coins, designs, lowest, printed, rng
 from xent import gradients
 
-Array = np.ndarray
 COIN = np.ones((10, 1)), (np.arange(10) < 7).astype(float)  # the chapter's, seven heads in ten
 
 
@@ -22,14 +22,10 @@ def loss(w: Array, x: Array, y: Array) -> float:
     return float(np.mean(np.logaddexp(0, z) - y * z))
 
 
-def slope_of(w: Array, x: Array, y: Array) -> Array:
-    return np.asarray(x.T @ (xent.sigmoid(x @ w) - y) / len(y))
-
-
 def descend(x: Array, y: Array, w: Array, rate: float, steps: int) -> Array:
     """Gradient descent on the mean loss."""
     for _ in range(steps):
-        w = w - rate * slope_of(w, x, y)
+        w = w - rate * x.T @ (xent.sigmoid(x @ w) - y) / len(y)
     return w
 
 
@@ -74,15 +70,6 @@ def test_the_logarithm_keeps_the_maximum(of: Any, n: int, k: int, grid: Array = 
         return
     with np.errstate(divide="ignore"):
         assert np.isfinite(of(likelihood)).all() and of(likelihood).argmax() == likelihood.argmax()
-
-
-test_one_logarithm_fits_the_odds = claim(
-    "The result is not $f$ but the *odds*",
-    on=["eq-missing-log"],
-    but_not={
-        "the frequency": ("eq-missing-log", r"\frac{f}{1 - f},", "f,"),
-    },
-)(printed)
 
 
 @claim(
@@ -145,18 +132,10 @@ def test_a_step_too_large_never_settles(x: Array, y: Array, rate: float) -> None
         "a step of three over the curvature": (*COIN, np.array([-3.0]), 3.0),
         # Shorter than one over the curvature, but of a larger size.
         "a short step of a large size": (*COIN, np.zeros(1), 3.0, 2),
-        "a loss that is not convex": (
-            *COIN,
-            np.array([10.0]),
-            1.0,
-            300,
-            lambda w, x, y: min(loss(w, x, y), 1.0),
-        ),
+        "a loss that is not convex": (*COIN, np.array([10.0]), 1.0, 300, lambda *of: min(loss(*of), 1.0)),
     },
 )
-def test_safe_steps_from_every_start(
-    x: Array, y: Array, start: Array, part: float, steps: int = 300, of: Any = loss
-) -> None:
+def test_safe_steps(x: Array, y: Array, start: Array, part: float, steps: int = 300, of: Any = loss) -> None:
     """T steps of size a end at most |start - v|² / (2 a T) above the loss of any v; no chord is below the loss."""
     g, rate, w = rng(7), part / largest_curvature(x), start
     for _ in range(steps):
@@ -179,29 +158,19 @@ def test_safe_steps_from_every_start(
         "a penalty that stops growing": (*problems(rng(12), "one class")[0], 0.1, 0.1, 1.0),
     },
 )
-def test_a_penalty_restores_the_minimum(
-    x: Any, y: Any, c: float, first: Any = None, until: float = np.inf
-) -> None:
-    """A trust-region method from near and far ends at one point, inside the ball of the bound."""
-    penalty = np.full(x.shape[1], c)
+def test_a_penalty_has_a_minimum(x: Any, y: Any, c: float, first: Any = None, until: float = np.inf) -> None:
+    """Descent from near and far ends at one point, inside the ball of the bound."""
+    penalty = torch.full(x.shape[1:], c).double()
     penalty[0] = c if first is None else first
+    rows, signs = torch.tensor(x), torch.tensor(1 - 2 * y)
 
-    def curvature(w: Array) -> Array:
-        p = xent.sigmoid(x @ w)
-        return np.asarray(
-            x.T @ (x * (p * (1 - p))[:, None]) / len(x) + np.diag(penalty * (np.abs(w) < until))
+    def penalised(w: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.logaddexp(rows @ w * signs, 0 * signs).mean() + penalty @ w.square().clamp(max=until**2) / 2
         )
 
-    ends = [
-        optimize.minimize(
-            lambda w: loss(w, x, y) + penalty @ np.minimum(w**2, until**2) / 2,
-            np.full(len(penalty), start),
-            jac=lambda w: slope_of(w, x, y) + penalty * w * (np.abs(w) < until),
-            hess=curvature,
-            method="trust-exact",
-            options={"gtol": 1e-11, "maxiter": 2000},
-        ).x
-        for start in (0.0, 3.0)
-    ]
+    ends = [lowest(penalised, np.full(x.shape[1], start), gtol=1e-11, maxiter=5000) for start in (0.0, 3.0)]
     assert np.abs(ends[0] - ends[1]).max() < 1e-4
-    assert np.linalg.norm(ends[0]) <= np.sqrt(2 * np.log(2) / penalty.max()) * (1 + 1e-6)
+    slope = x.T @ (xent.sigmoid(x @ ends[0]) - y) / len(x) + penalty.numpy() * ends[0]
+    assert np.abs(slope).max() < 1e-7
+    assert np.linalg.norm(ends[0]) <= np.sqrt(2 * np.log(2) / penalty.max().item()) * (1 + 1e-6)

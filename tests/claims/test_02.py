@@ -13,10 +13,9 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import xent
-from adversary import claim, designs, distributions, labels, printed, rng
+from adversary import Array, claim, designs, distributions, labels, printed, rng
 from xent import gradients
 
-Array = np.ndarray
 DIGITS, WINE = load_digits().data / 16, load_wine()
 SQUARED = RidgeClassifier(alpha=0)  # least squares of a row of ones and minus ones for each label
 
@@ -36,11 +35,7 @@ test_softmax_has_the_log_odds = claim(
     on=["eq-log-odds", "eq-softmax-map", "eq-softmax-shift"],
     but_not={
         "twice the logits": ("eq-log-odds", "z_j - z_k", "2 z_j - 2 z_k"),
-        "exponentials that are not normalised": (
-            "eq-softmax-map",
-            r"\frac{e^{z_k}}{\sum_{j=1}^{K} e^{z_j}}",
-            "e^{z_k}",
-        ),
+        "exponentials that are not normalised": ("eq-softmax-map", r"{\sum_{j=1}^{K} e^{z_j}}", "1"),
         "the logits themselves, normalised": ("eq-softmax-map", "{e^{z_k}}", "{z_k}"),
     },
 )(printed)
@@ -86,7 +81,7 @@ def dead(g: Any, dtype: Any, classes: int, margin: float) -> tuple[Array, Any]:
         "a maximum added back": (
             HUGE[-1],
             None,
-            lambda z: float(z.max() + np.log(np.exp(z - z.max()).sum()) - z[0]),
+            lambda z: z.max() + np.log(np.exp(z - z.max()).sum()) - z[0],
         ),
         **{
             f"a loss of {m:g} in {t.__name__}": dead(rng(4), t, 3, m) for t, at in DEAD for m in (1.0, at / 2)
@@ -163,11 +158,7 @@ test_the_losses_of_a_text = claim(
     "$z_i$, before ... token $x_i$,",
     on=["eq-next-token"],
     but_not={
-        "the labels from the second token on": (
-            "eq-next-token",
-            r"\sum_{i=1}^{n} \ell",
-            r"\sum_{i=2}^{n} \ell",
-        ),
+        "the labels from the second token on": ("eq-next-token", "sum_{i=1}", "sum_{i=2}"),
         "the logits behind each token": ("eq-next-token", r"x_1, \dots, x_{i-1}", r"x_1, \dots, x_i"),
     },
 )(printed)

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_digits
 
 import xent
-from adversary import SEED, batches, claim, defined, designs, distributions, one_hot, optimisers, printed, rng
-from xent import gradients
+from adversary import SEED, batches, claim, defined, distributions, one_hot, optimisers, printed, rng
 
 Array = np.ndarray
 F = torch.nn.functional
@@ -72,8 +70,8 @@ def autograd(of: Any, at: Any) -> Array:
     return np.asarray(torch.autograd.grad(of(z), z)[0])
 
 
-def hard_and_soft(masked: bool = False) -> Iterator[tuple[Array, Array]]:
-    for what, z, y in batches(rng(0), masked=masked):
+def hard_and_soft() -> Iterator[tuple[Array, Array]]:
+    for what, z, y in batches(rng(0), masked=True):
         yield z, one_hot(y, z.shape[1])
         if what.endswith(("plain, any", "1e4, any")):
             yield from ((z, t) for _, t in distributions(rng(1), z.shape[1], len(z)))
@@ -84,25 +82,19 @@ LOGITS, TARGETS = rng(0).normal(size=(4, 3)), rng(0).dirichlet(np.ones(3), 4)
 
 @claim(
     "The gradient of cross-entropy with respect to the logits",
+    "no entry of $p - t$ exceeds one",
     on=hard_and_soft,
     but_not={
+        "the derivative at the softmax": (LOGITS, TARGETS, "sum", lambda p, t: -t / p),
         "the mean": (LOGITS, TARGETS, "mean"),
         "targets that do not sum to one": (LOGITS, 2 * TARGETS),
         "no targets": (LOGITS, 0 * TARGETS),
     },
 )
-def test_prediction_minus_target(z: Array, t: Array, reduction: str = "sum") -> None:
+def test_prediction_minus_target(z: Array, t: Array, reduction: str = "sum", of: Any = np.subtract) -> None:
     of_torch = autograd(lambda a: F.cross_entropy(a, torch.tensor(t), reduction=reduction), z)
-    np.testing.assert_allclose(xent.softmax(z) - t, of_torch, rtol=1e-10, atol=1e-12)
-
-
-@claim(
-    "no entry of $p - t$ exceeds one",
-    on=lambda: hard_and_soft(masked=True),
-    but_not={"the derivative at the softmax": (np.array([20.0, 0]), np.array([0, 1]), lambda p, t: -t / p)},
-)
-def test_no_entry_exceeds_one(z: Any, t: Any, of: Any = np.subtract) -> None:
-    assert np.abs(of(xent.softmax(z), t)).max() <= 1
+    np.testing.assert_allclose(found := of(xent.softmax(z), t), of_torch, rtol=1e-10, atol=1e-12)
+    assert np.abs(found).max() <= 1
 
 
 @claim(
@@ -244,40 +236,3 @@ def test_what_pytorch_does_in_a_step(kind: str, count: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- deeper
-
-
-def regressions() -> list[tuple[Array, Array]]:
-    """Data of every kind and the wines, in their own units and not; one class present or all."""
-    (wine, cultivar), g = load_wine(return_X_y=True), rng(9)
-    data = [(wine, cultivar), (stats.zscore(wine), cultivar), (stats.zscore(wine), g.integers(0, 3, 178))]
-    return data + [(x, y.astype(int) + (g.random(len(y)) < 0.3)) for _, x, y in designs(g)]
-
-
-@claim(
-    "below that step size *every* step",
-    on=lambda: [(*d, start, f) for d in regressions() for start, f in ((0.0, 0.2), (0.1, 1.0), (3.0, 1.99))],
-    but_not={"4.5 over L, on a coin": (np.ones((2, 1)), np.array([0, 1]), 3.0, 4.5)},
-)
-def test_below_two_over_l_every_step_goes_down(x: Array, y: Array, start: float, factor: float) -> None:
-    w, rate = (
-        start * rng(9).normal(size=(y.max() + 1, x.shape[1])),
-        factor * 2 * len(x) / np.linalg.norm(x, 2) ** 2,
-    )
-    losses = []
-    for _ in range(60):
-        losses.append(float(xent.cross_entropy(x @ w.T, y)))
-        w = w - rate * gradients.cross_entropy_gradient(x @ w.T, y).T @ x
-    assert (np.diff(losses) <= 1e-12 * losses[0]).all()
-
-
-@claim(
-    "In {numref}`fig-grad-margin` squared error pulls",
-    on=[lambda log_p: ((log_p.exp() - torch.tensor([1.0, 0.0])) ** 2).sum()],
-    but_not={"cross-entropy": lambda log_p: -log_p[:, 0].sum()},
-)
-def test_squared_error_lets_go(of: Any) -> None:
-    margins = np.linspace(-5, 20, 2501)
-    slopes = autograd(lambda z: of(torch.log_softmax(z, 1)), np.column_stack([0 * margins, margins]))
-    pull = np.linalg.norm(slopes, axis=1)
-    assert xent.sigmoid(-margins[pull.argmax()]) == pytest.approx(1 / 3, abs=2e-3)
-    assert pull[-1] < 1e-6 and (np.diff(pull[pull.argmax() :]) < 0).all()

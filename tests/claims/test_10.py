@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.signal import fftconvolve
-from scipy.stats import nbinom
 
-from adversary import claim, distributions, prompts, rng, weights
+from adversary import Array, claim, distributions, lowest, printed, prompts, rng, weights
+from xent import softmax
 from xent.denominators import learnt_distribution, learnt_lengths
 from xent_book.data import answer_lengths
-
-Array = NDArray[Any]
-ROOT = Path(__file__).parents[2]
 
 
 def learnt(p: Array, w: Array) -> Array:
     """Return the distribution that the expected weighted log loss teaches, by descent in the logits."""
-
-    def loss(z: Array) -> tuple[float, Array]:
-        log_q = z - np.logaddexp.reduce(z)
-        return float(-(w * p) @ log_q), (w @ p) * np.exp(log_q) - w * p
-
-    z = minimize(loss, np.zeros(len(p)), jac=True, tol=1e-14, options={"gtol": 1e-10}).x
-    return np.asarray(np.exp(z - np.logaddexp.reduce(z)))
+    mass = torch.tensor(w * p)
+    return softmax(lowest(lambda z: -mass @ z.log_softmax(0), np.zeros(len(p))))
 
 
 def taught(batches: Iterable[tuple[float, list[int], list[int]]], rows: int, kinds: int) -> Array:
@@ -244,7 +232,7 @@ def test_the_bound_of_all_prompts(laws: list[Array], answers: int | None = None)
 
 
 @cache
-def data() -> dict[str, NDArray[np.int64]]:
+def data() -> dict[str, Array]:
     """Return the chapter's five tables of lengths."""
     tables, models = answer_lengths()
     every = tables["alpaca_eval"]
@@ -258,7 +246,7 @@ def data() -> dict[str, NDArray[np.int64]]:
     }
 
 
-def lost(table: NDArray[np.int64], size: int) -> float:
+def lost(table: Array, size: int) -> float:
     """Return the share of the mean length that is lost, from the law of the other lengths' sum, by convolution."""
     law, total = np.bincount(table[table > 0]) / (table > 0).sum(), np.ones(1)
     for _ in range(size - 1):
@@ -314,7 +302,7 @@ def people() -> Iterator[tuple[Any, int]]:
         "prompts that are not seen": (data()[E2E][data()[E2E] > 0][None], 8),
     },
 )
-def test_people_lose_little(table: NDArray[np.int64], size: int) -> None:
+def test_people_lose_little(table: Array, size: int) -> None:
     """Parts and halves of the prompts, the variance that few answers hide included."""
     k = (table > 0).sum(1, keepdims=True)
     distance = np.where(table > 0, (table - table.sum(1, keepdims=True) / k) ** 2, 0)
@@ -323,17 +311,14 @@ def test_people_lose_little(table: NDArray[np.int64], size: int) -> None:
     assert lost(table, 64) == pytest.approx(distance.sum() / len(n) / (64 * n.mean() ** 2), rel=0.1)
 
 
-@claim(
+test_the_fair_coin = claim(
     "the averaged loss is smallest at $\\log 2 \\approx 0.693$.",
-    on=[(start, False) for start in (0.0, -5.0, -1.0, 2.0, 6.0)],
-    but_not={"the sum over a constant": (0.0, True)},
-)
-def test_the_fair_coin(start: float, constant: bool) -> None:
-    """Minimised, written out token by token, from any start."""
-    n = np.arange(1, 80)
-    w = 0.5**n / (1 if constant else n)
-    z = minimize(lambda z: w @ (np.logaddexp(0, -z) + (n - 1) * np.logaddexp(0, z)), start, tol=1e-12).x[0]
-    assert 1 / (1 + np.exp(-z)) == pytest.approx(np.log(2), abs=1e-5)
+    on=["eq-avg-coin", "eq-avg-optimum", "eq-avg-sums"],
+    but_not={
+        "the sum over a constant": ("eq-avg-optimum", "q^* &= A =", r"q^* &= \beta = A ="),
+        "half": ("eq-avg-sums", r"= \log 2", r"= \frac12"),
+    },
+)(printed)
 
 
 def losses(alike: bool = False, power: int = 2) -> Iterator[float]:
@@ -404,7 +389,7 @@ def test_what_b_counts(how: str, p: Array, sharing: int) -> None:
     assert pooled(how, p) == pytest.approx(exact, rel=0.015 if how == "ranks" else 1e-4)
 
 
-SHARES = np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])  # of two letters, by length
+HALF, SHARES = np.full(2, 0.5), np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])  # of two letters, by length
 
 
 def in_the_prompt(known: bool) -> tuple[Array, Array]:
@@ -438,20 +423,11 @@ def ends(padded: bool) -> tuple[Array, Array]:
     "In at least two cases the average is harmless to a flexible model ... with positive factors.",
     on=lambda: [(learnt(P3, np.full(3, 1 / 7)), P3), in_the_prompt(True), ends(False), unscored()],
     but_not=lambda: {
-        "0.12: the mean over each sequence, whose letters say nothing of its length": (
-            learnt(P3, 1 / N3),
-            P3,
-        ),
+        "0.12: a mean over each sequence, of whose length the letters say nothing": (learnt(P3, 1 / N3), P3),
         "rows that are filled up with padding that is not scored": ends(True),
         "one row for all lengths": in_the_prompt(False),
-        "the longest length of a batch as the divisor": (
-            learnt(P3, (1 / np.maximum.outer(N3, N3)) @ P3),
-            P3,
-        ),
-        "an unscored length that the first letter decides": (
-            learnt(np.full(2, 0.5), np.array([1, 0.1])),
-            np.full(2, 0.5),
-        ),
+        "a batch's longest length as the divisor": (learnt(P3, (1 / np.maximum.outer(N3, N3)) @ P3), P3),
+        "an unscored length that the first letter decides": (learnt(HALF, np.array([1, 0.1])), HALF),
     },
 )
 @pytest.mark.erratum("0.12", "conditional")
@@ -488,38 +464,3 @@ def steps(p: Array, step: int, constant: bool = False) -> tuple[float, float]:
 @pytest.mark.erratum("0.11", "conditional")
 def test_the_end_weighs_more(learnt: float, true: float, times: float) -> None:
     assert learnt >= times * true * (1 - 1e-6)
-
-
-@claim(
-    "The first token: it is predicted before the length is known",
-    on=[(kinds, False) for kinds in (2, 3, 6)],
-    but_not={"a constant divisor": (3, True)},
-)
-def test_the_first_token_states_the_length(kinds: int, constant: bool) -> None:
-    """A row for the stated length, one for the letters after each: it is tilted to short ones, they are right."""
-    g = rng(14)
-    n = np.sort(g.choice(np.arange(2, 30), kinds, replace=False))
-    p, letters = g.dirichlet(np.full(kinds, 3.0)), g.dirichlet(np.ones(3), size=kinds)
-    batches = (
-        (p[k] * letters[k, v] * (n[k] if constant else 1), [0, *[1 + k] * (n[k] - 1)], [k, *[v] * (n[k] - 1)])
-        for k, v in itertools.product(range(kinds), range(3))
-    )
-    first, *later = taught(batches, 1 + kinds, max(3, kinds))
-    np.testing.assert_allclose(np.array(later)[:, :3], letters, atol=1e-12)
-    assert (np.cumsum(first[:kinds])[:-1] > np.cumsum(p)[:-1] + 1e-9).all()
-
-
-def test_the_front_page_has_the_language() -> None:
-    """Its mean length, and what it is learnt as, from all lengths of one sequence and of B."""
-    found = re.search(
-        r"with probability ([\d.]+), so that sequences have (\d+) tokens on average\. .*? sequences have ([\d.]+) "
-        r"tokens on average with one sequence per denominator, and ([\d.]+) tokens with (\d+)\.",
-        (ROOT / "index.md").read_text(encoding="utf-8"),
-    )
-    assert found
-    stop, mean, alone, shared, size = map(float, found.groups())
-    n, p = np.arange(1, 1000), nbinom.pmf(np.arange(999), 1, stop)
-    assert (n @ p, p.sum() / (p @ (1 / n))) == (pytest.approx(mean, abs=1e-6), pytest.approx(alone, abs=0.05))
-    failures = np.arange(20_000)
-    inverse = nbinom.pmf(failures, size, stop) @ (1 / (size + failures))
-    assert 1 / (size * inverse) == pytest.approx(shared, abs=0.05)
