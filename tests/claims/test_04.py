@@ -129,7 +129,7 @@ test_one_gradient_for_four = claim(
 @claim(
     "To check a gradient, start from random weights",
     "A wrong gradient is exposed if its error along this direction",
-    "at weights of zero the gradient that the last layer hands down",
+    "if all weights are zero, so is the gradient that the last layer passes down",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},
 )
@@ -154,8 +154,8 @@ def test_one_direction_catches(seed: int, scale: float = 1) -> None:
 
 
 @claim(
-    "The training loss can go on falling",
-    "the training loss falls to the end ... turns round",
+    "The training loss can keep falling",
+    "the training loss keeps falling to the end ... turns upwards",
     "part of what the network still learns",
     but_not={
         "the losses part from 5 to 40 epochs": {"start": 5, "end": 40},
@@ -195,7 +195,7 @@ def test_the_chosen_loss_is_too_low(epoch: int | None) -> None:
 
 @pytest.mark.slow
 @claim(
-    "The smallest batches end lowest ... has 120 steps",
+    "The smallest batches end with the lowest loss ... has 120 steps",
     on=[(3, 10, 50, 1200), (4, 10, 50, 1200)],
     but_not={"the opposite order": (3, 1200, 50, 10)},
 )

@@ -396,8 +396,8 @@ FOCAL_TRUTH = scoring.invert_focal(TWO, gamma=2.0)[:, 0]
 
 
 @claim(
-    "They do move decisions at other thresholds.",
-    "Unequal class weights move the decision at one half too.",
+    "They do change decisions at other thresholds.",
+    "Unequal class weights change the decision at one half too.",
     on=[
         *((*pair, t) for pair in ((0.7 * GRID + 0.15, GRID), (GRID, FOCAL_TRUTH)) for t in (0.6, 0.75, 0.9)),
         *((normal(TWO * [ratio, 1])[:, 0], GRID, 0.5) for ratio in (0.1, 0.9, 1.2, 20)),

@@ -113,6 +113,25 @@ def test_clipped_steps(size: int, threshold: float, share: float, length: float,
     assert long.mean() > short.mean() and abs(long.mean() + short.mean() - share) < 0.01
 
 
+@claim(
+    "Adam with a short memory ($\\beta_2 = 0.95$) has a similar effect",
+    on=[(0.95, 1)],
+    but_not={"a long one": (0.999, 1), "sixteen sequences in a step": (0.95, 16)},
+)
+def test_adam_with_a_short_memory(memory: float, size: int) -> None:
+    """The coin with a constant denominator, many models at once: a few per cent short, where steps have settled."""
+    models, beta, g = 600, 0.1, rng(31)
+    theta, first, second = np.full(models, np.log(beta / (1 - beta))), np.zeros(models), np.zeros(models)
+    seen = []
+    for t in range(1, 2401):
+        tokens, q = g.negative_binomial(size, beta, models) + size, 1 / (1 + np.exp(-theta))
+        slope = q * tokens / size - 1
+        first, second = 0.9 * first + 0.1 * slope, memory * second + (1 - memory) * slope**2
+        theta -= 4e-3 * first / (1 - 0.9**t) / (np.sqrt(second / (1 - memory**t)) + 1e-8)
+        seen.append(q.mean())
+    assert 0.02 < 1 - beta / np.mean(seen[1600:]) < 0.05
+
+
 def slopes_of_six_steps() -> Tensor:
     g = rng(7)
     steps = torch.tensor(g.normal(size=(6, 5)) + np.sign(g.normal(size=(6, 5))))
@@ -154,7 +173,7 @@ def test_what_adam_hides_of_a_missing_factor(
 
 @pytest.mark.erratum("0.17", "conditional")
 @claim(
-    "Under a common denominator, two cuts of a window",
+    "Under a common denominator, two ways of cutting a window",
     on=[("gradient",), ("gradient", torch.optim.Adam), ("step",)],
     but_not={
         "0.17: the runs, by Adam, are completely equivalent": ("step", torch.optim.Adam),

@@ -237,7 +237,7 @@ def test_where_a_clamped_loss_rests(p: Array, q: Array, bound: float, how: str =
 
 
 @claim(
-    "Clamp the single terms of a forward divergence",
+    "Clamp the individual terms of a forward divergence",
     "these divergences hardly pull on a token that a student gives up",
     on=lambda: (
         (p, how)
@@ -364,9 +364,9 @@ def on_policy(number: int, way: str) -> tuple[Array, Array]:
             total = total + at
         return total
 
-    direction, renamed = way.rstrip("*"), way.endswith("*")
+    direction, renamed = way.rstrip("*+"), way.endswith("*")
     teacher = speaker(1e-4, 1 - 1e-4) if renamed else speaker(1 - 1e-4, 1e-4)
-    z = speaker(1e-4, 1 - 1e-4).log().requires_grad_()
+    z = (teacher if way.endswith("+") else speaker(1e-4, 1 - 1e-4)).log().requires_grad_()
     adam, seen = torch.optim.Adam([z], lr=0.05), []
     for step in range(401):
         log_q = z.log_softmax(1)
@@ -386,7 +386,8 @@ def far(lengths: Array, first: float) -> float:
     return float(np.abs(lengths / first - 1).max())
 
 
-# What is said of the two lengths, and of which ways to train; a star: the teacher's end is the student's.
+# What is said of the two lengths, and of which ways to train; a star: the teacher's end is the student's; a plus: the
+# student begins as the teacher.
 ENDS: dict[str, tuple[Callable[[Array, Array], Any], str, str]] = {
     "unlearns it": (lambda own, _: own[5] > 3 * own[0] and own[-1] > 0.9 * LONGEST, "reverse", "reverse*"),
     "has none": (lambda own, e: e.max() > 3 * own[0] and e[-1] < 1.1 * own[0], "reverse", "forward reverse*"),
@@ -400,6 +401,11 @@ ENDS: dict[str, tuple[Callable[[Array, Array], Any], str, str]] = {
         "reverse* forward*",
         "reverse forward",
     ),
+    "has to stop there": (
+        lambda own, e: own.min() > 0.9 * LONGEST and far(e, e[0]) < 0.1,
+        "reverse+ forward+",
+        "reverse forward reverse*",
+    ),
 }
 
 
@@ -411,8 +417,9 @@ def of_ends(column: int) -> dict[str, Any]:
 @claim(
     "Under the reverse divergence the student unlearns its end",
     "The teacher's end takes far longer to learn",
-    "the new end comes as the old one goes",
+    "the new end appears as the old one disappears",
     "If the teacher's column for its own end token is moved onto",
+    "or first fine-tune the student on texts that end like the teacher's and let generation stop at that end",
     on=of_ends(1).values(),
     but_not=of_ends(2),
 )

@@ -197,7 +197,7 @@ LAYERS = [(1.0, 300, 64), (8.0, 300, 64), (2.0, 2000, 16), (4.0, 1000, 256), (4.
 
 @pytest.mark.slow
 @claim(
-    "Near its teacher a student loses more of its gradient",
+    "A student nearer to its teacher loses more of its gradient",
     on=LAYERS,
     but_not={
         "labels": (2.0, 2000, 16, 2), "logits of a block in float32": (2.0, 2000, 16, 3),

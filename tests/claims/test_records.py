@@ -136,7 +136,7 @@ def foretold(writers: int, arm: str) -> tuple[float, float]:
 
 
 @pytest.mark.claim("11", "the terse texts gain in return")
-@pytest.mark.claim("11", "One text per denominator costs held-out human texts")
+@pytest.mark.claim("11", "One text per denominator raises the loss of held-out human texts")
 @pytest.mark.claim("11", "With one text per denominator and two writers")
 def test_two_writers() -> None:
     """About 30 % off, and three of four texts terse where two of four are; both as foretold, and clipped as well."""
@@ -153,7 +153,7 @@ def test_two_writers() -> None:
     holds(below, change_of(2, "B=1", "nats_terse"), but_not={"people's": two})
 
 
-@pytest.mark.claim("11", "With one writer, however, the same divisor takes off")
+@pytest.mark.claim("11", "With one writer, however, the same divisor shortens them by")
 def test_one_writer() -> None:
     """Between what is foretold if the model used all of the prompt, and what if it used nothing."""
     most, least = foretold(1, "B=1")
@@ -229,13 +229,7 @@ def test_the_end_hardly_shows_it() -> None:
     holds(by_choice, ("B=1", share), but_not={"half": ("B=1", 0.5), "a constant": ("constant", share)})
 
 
-@pytest.mark.claim(
-    "rewards",
-    "Wherever the theorem applies, the last three numbers agree",
-    "*Sorting by length undoes a large batch*",
-    "divides by that row's length, and is also improper",
-    "restore the mean over each sequence and, with many rows",
-)
+@pytest.mark.claim("rewards", "Wherever the theorem applies, the last three numbers agree")
 @pytest.mark.parametrize("stored", record("denominators/table")["rows"], ids=lambda row: row["row"])
 def test_a_row_of_the_table(stored: dict[str, Any]) -> None:
     """Exact values anew; the stored simulation and training against them, three errors; a simulation again."""
@@ -326,7 +320,7 @@ def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:
 @pytest.mark.claim(
     "rewards",
     "Then it applies a repair and measures again",
-    "`check_trainer` gives the same verdict on each trainer",
+    "`check_trainer` gives the same verdict on each unmodified trainer",
 )
 @RECIPES
 def test_a_trainer_is_repaired_and_handed_over(row: dict[str, Any]) -> None:
@@ -385,18 +379,18 @@ FEW, PART, ALL = 0.05, 0.2, 1.0
 Cell = tuple[str, float]
 
 
-def distilled(cell: Cell, key: str = "nats", part: int = 1, last: bool = False) -> dict[int, float]:
-    """What the students of a cell come to, by seed; after `part` times the steps; in the last four seeds alone."""
+def distilled(cell: Cell, key: str = "nats", part: float = 1, last: int = 0) -> dict[int, float]:
+    """What the students of a cell come to, by seed; after `part` times the steps; in the last sets of seeds alone."""
     found = {
         r["seed"]: r[key]
         for r in record("restaurants/distillation")["runs"]
-        if (r["arm"], r["share"], r["part"], r["seed"] >= 12) == (*cell, part, last)
+        if (r["arm"], r["share"], r["part"], (r["seed"] >= 12) + (r["seed"] >= 16)) == (*cell, part, last)
     }
     assert len(found) > (2 if part == 1 else 1), cell
     return found
 
 
-def less(first: Cell, second: Cell, key: str = "nats", part: int = 1, last: bool = False) -> Array:
+def less(first: Cell, second: Cell, key: str = "nats", part: float = 1, last: int = 0) -> Array:
     """By how much less the first costs than the second, by seed."""
     a, b = distilled(first, key, part, last), distilled(second, key, part, last)
     return np.array([b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())])
@@ -422,7 +416,7 @@ SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
 
 @pytest.mark.claim(
     "14",
-    "With 5% of the answers, the teacher's distributions come near",
+    "With 5% of the answers, the teacher's distributions do nearly as well",
     "they gain about four fifths of a nat over the labels",
     "Labels for every meaning lead them by about a fiftieth",
 )
@@ -444,9 +438,9 @@ def test_a_larger_student() -> None:
 
 @pytest.mark.claim(
     "14",
-    "The prompts without answers, with the teacher's texts for them, are worth about two fifths",
+    "The prompts without answers, with the teacher's texts for them, account for about two fifths",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
-    "Its plain texts for every prompt gain about six tenths ... each labelled meaning gain about half as much",
+    "The teacher's plain texts for every prompt gain about six tenths ... each labelled meaning gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "eight tokens and a bucket lost more than a third of what distributions gain over texts",
     "which here cost part of the gain",
@@ -478,10 +472,10 @@ def test_where_the_gain_comes_from() -> None:
     "14",
     "With the forward divergence the two are about even.",
     "With the Jensen-Shannon divergence people's answers cost ... a quarter and three tenths.",
-    "These students are sharper, and what they write misses about a third fewer slots",
+    "Both kinds of student are sharper, and their texts miss about a third fewer slots",
     "at half the temperature this lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
-    "In as many steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
+    "In the same number of steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any) -> None:
@@ -511,7 +505,7 @@ def test_on_policy_and_sharpness() -> None:
     "Most ways with the teacher's distributions had not finished training.",
     "those that start from the student of labels gained about a tenth of a nat ... Jensen-Shannon still did.",
     "After nine times the steps, forward on-policy training leads by about a twentieth of a nat ... more text helps.",
-    "in as many steps, on-policy training did no better ... no better than along fresh ones",
+    "in the same number of steps, on-policy training did no better ... no better than along fresh ones",
 )
 def test_with_more_steps() -> None:
     """Three times as many in two seeds, nine times in eight; and what the last looks say."""
@@ -551,8 +545,8 @@ def test_with_more_steps() -> None:
     "students of its distributions came near students of all answers, in longer runs",
     "distributions along its own texts gained nearly all",
     "distributions along four texts beat plain cross-entropy along seven times",
-    "In four further seeds five ways chose ... students of all labels had three times their steps.",
-    "With 27 times the steps, in two of these seeds, distributions along fresh texts still led",
+    "In four further seeds $\\alpha$ was chosen again ... students of all labels had three times their steps.",
+    "With 27 times the steps, in two of these seeds, distributions still led",
     "On-policy students kept",
 )
 def test_chosen_again_at_length() -> None:
@@ -562,7 +556,7 @@ def test_chosen_again_at_length() -> None:
     four_plain, fresh_plain = (("from labels, plain x4", FEW), ("fresh, plain", FEW))
 
     def gain(first: Cell, second: Cell) -> Array:
-        return less(first, second, part=9, last=True)
+        return less(first, second, part=9, last=1)
 
     alpha, texts, more = gain(one, as_before), gain(four, one), gain(fresh, four)
     between(0.03, 0.045, alpha, texts, room=0.015, but_not={"fresh texts": more, "exchanged": -alpha})
@@ -570,35 +564,35 @@ def test_chosen_again_at_length() -> None:
     scored, also = gain(four, four_plain), gain(fresh, fresh_plain)
     between(0.11, 0.14, scored, room=0.02, but_not={"fresh": also})
     between(0.065, 0.077, also, room=0.01, but_not={"four": scored})
-    best = distilled(LABELS, part=3, last=True)
-    level = {
-        cell: np.array([n - best[s] for s, n in distilled(cell, part=9, last=True).items()])
+    best = distilled(LABELS, part=5.8, last=1)  # as many steps: 600 * 5.8 = 600 + 320 * 9
+    behind = {
+        cell: np.array([n - best[s] for s, n in distilled(cell, part=9, last=1).items()])
         for cell in (four, one)
     }
-    between(-0.01, 0.015, level[four], room=0.01, but_not={"one text": level[one]})
+    between(1 / 40, 1 / 27, behind[four], room=0.01, but_not={"one text": behind[one]})
     holds(above, gain(four, fresh_plain), gain(one, four_plain), but_not={"more text": -texts})
-    alphas = {cell: {*distilled(cell, "alpha", 9, last=True).values()} for cell in (one, four, fresh)}
+    alphas = {cell: {*distilled(cell, "alpha", 9, last=1).values()} for cell in (one, four, fresh)}
     assert {frozenset(a) for a in alphas.values()} == {frozenset({0.95})}
-    assert {*distilled(as_before, "alpha", 9, last=True).values()} == {0.8}
+    assert {*distilled(as_before, "alpha", 9, last=1).values()} == {0.8}
     settings = record("restaurants/distillation")["settings"]
-    steps, answers = 9 * settings["steps"]["from labels"], distilled(one, "answers", 9, last=True)
+    steps, answers = 9 * settings["steps"]["from labels"], distilled(one, "answers", 9, last=1)
     read = [steps * settings["batch"] / 2 / n for n in answers.values()]
     between(140, 160, float(np.mean(read)), but_not={"in as many steps": float(np.mean(read)) / 9})
     for cell in (one, four, fresh, four_plain, fresh_plain):
-        assert min(distilled(cell, "best_step", 9, last=True).values()) > 0.9 * steps
-    assert max(distilled(as_before, "best_step", 9, last=True).values()) < 0.85 * steps
-    longest = less(fresh, fresh_plain, part=27, last=True)
+        assert min(distilled(cell, "best_step", 9, last=1).values()) > 0.9 * steps
+    assert max(distilled(as_before, "best_step", 9, last=1).values()) < 0.85 * steps
+    longest = less(fresh, fresh_plain, part=27, last=1)
     between(0.04, 0.048, longest, room=np.inf, but_not={"nine times": also, "exchanged": -longest})
     assert {*distilled(FORWARD, "alpha", 9).values()} == {*distilled(FORWARD, "alpha").values()} == {0.8}
     written = [
-        np.mean([*distilled(cell, "written", 9, last=True).values()]) for cell in (fresh_plain, four, one)
+        np.mean([*distilled(cell, "written", 9, last=1).values()]) for cell in (fresh_plain, four, one)
     ]
     assert 6.5 < written[0] / written[1] < 7.5 and 27 < written[0] / written[2] < 29
 
 
 @pytest.mark.claim("14", "the students that missed the fewest slots had a higher loss")
 def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
-    runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1]
+    runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1 and run["seed"] < 12]
     cells = [cell for cell in {(run["arm"], run["share"]) for run in runs} if cell[0] != "teacher"]
     mean = {cell: [np.mean([*distilled(cell, key).values()]) for key in ("missed", "nats")] for cell in cells}
     fewest = sorted(cells, key=lambda cell: mean[cell][0])[:3]
@@ -609,7 +603,7 @@ def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
 
 
 @pytest.mark.claim(
-    "14", "so run, the validation answers add about a fifth of a nat ... more slots are missed"
+    "14", "with these, the validation answers gain about a fifth of a nat ... more slots are missed"
 )
 def test_the_validation_answers_as_labels() -> None:
     more = ("labels + validation", FEW)
@@ -697,7 +691,7 @@ def test_compile_first() -> None:
 @pytest.mark.claim(
     "15",
     "With sums in float32 (`accum_dtype`) it is as accurate as the plain pair",
-    "Cut cross-entropy, in release 25.1.1, held at most two MiB",
+    "cut cross-entropy, in release 25.1.1, held at most two MiB",
 )
 def test_kernels_made_for_the_loss() -> None:
     """What xent holds is the gradient of w and a block's logits, once in float32 and once in bfloat16."""

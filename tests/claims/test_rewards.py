@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from adversary import Array, claim, rng
+from adversary import claim, lengths_and_laws, rng
 from experiments.denominators import table
 from records import holds
 from xent.denominators import learnt_distribution
+
+Array = np.ndarray
 
 
 def pushes(beta: float, group: int, alpha: float, by: str) -> tuple[Array, float]:
@@ -44,7 +47,9 @@ COINS = [(0.1, 8, 1.0), (0.1, 8, 0.75), (0.17, 2, 0.6), (0.7, 16, 1.0)]
     on=[(*coin, by) for coin in COINS for by in ("its own powers", "all tokens", "one", "one mean")],
     but_not={f"no bias, {coin}": (*coin, "its own powers", 0.0) for coin in COINS},
 )
-def test_the_push(beta: float, group: int, alpha: float, by: str, mean: float | None = None) -> None:
+def test_the_push_of_an_aggregator(
+    beta: float, group: int, alpha: float, by: str, mean: float | None = None
+) -> None:
     push, exact = pushes(beta, group, alpha, by)
     foretold = exact if mean is None else mean
     assert abs(push.mean() - foretold) < 4.5 * push.std() / np.sqrt(len(push)) + 1e-4
@@ -61,14 +66,16 @@ def test_the_mean_advantage(group: int, p: float) -> None:
     assert (advantage[r == 1].mean(), advantage[r == 0].mean()) == pytest.approx((1 - p, -p), rel=0.02)
 
 
-def walk(pi: Array, n: Array, right: Array, clock: float, scaled: bool = False, by_n: bool = True) -> Array:
+def walk(
+    pi: Array, n: Array, right: Array, clock: float, scaled: bool = False, divided: bool = True
+) -> Array:
     """The expected natural-gradient steps until the integral of p is `clock`; short ones, a twenty-fifth at most."""
     logs, done = np.log(pi), 0.0
     while done < clock:
         policy = np.exp(logs - np.logaddexp.reduce(logs))
         p, q = policy[right].sum(), policy[~right].sum()
         unit = 1 / np.sqrt(p * q) if scaled else 1.0
-        advantage = unit * np.where(right, q, -p) / (n if by_n else 1)
+        advantage = unit * np.where(right, q, -p) / (n if divided else 1)
         step = 0.04 * min(1.0, 1 / np.abs(advantage).max())
         logs, done = logs + step * advantage, done + step * unit * p
     return np.asarray(np.exp(logs - np.logaddexp.reduce(logs)))
@@ -112,7 +119,7 @@ SUMMED = {
 
 
 @claim(
-    "the gradient of this ratio has the factor $1/|o|$, so GSPO",
+    "the gradient of this power has the factor $1/|o|$, so GSPO",
     "LUSPO {cite}`liu2026luspo` multiplies GSPO's loss by the length",
     on=[
         ("grpo", -1.0),
@@ -175,7 +182,7 @@ def test_where_the_policy_ends() -> None:
             elsewhere: dict[str, Any] = {"the shortest": (found[-1], n[right].min())}
             unmoved = {"lengths that do not move": (found[-1], mean(first, n, right))}
             holds(says, *((x, by_tau) for x in found), but_not=elsewhere | unmoved)
-        fixed = walk(first, n, right, 20.0, by_n=False)
+        fixed = walk(first, n, right, 20.0, divided=False)
         for which in (right, ~right):
             says(mean(fixed, n, which), mean(first, n, which))
     first, n, right = list(policies())[1]
@@ -190,6 +197,71 @@ def test_where_the_policy_ends() -> None:
 
 
 # ---------------------------------------------------------------------------------- the table of denominators
+
+
+@claim(
+    "divides by that row's length, and is also improper",
+    on=lambda: [(law, n, B) for n, law in lengths_and_laws(11, 6) for B in (1, 2, 3)],
+    but_not={
+        "rows padded to a fixed length, a constant": (np.array([0.5, 0.5]), np.array([3.0, 30.0]), 2, 40)
+    },
+)
+def test_a_mean_over_the_padding(law: Array, lengths: Array, B: int, to: int | None = None) -> None:
+    """Batches enumerated, as PyTorch weighs them: the longer, the less."""
+    seen = np.zeros(len(law))
+    for batch in itertools.product(range(len(law)), repeat=B):
+        n = torch.as_tensor(lengths[[*batch]])
+        loss = torch.ones(B, to or int(n.max()), dtype=torch.float64, requires_grad=True)
+        mask = torch.arange(loss.shape[1]) < n[:, None]
+        (weight,) = torch.autograd.grad((loss * mask).mean(), loss)
+        np.add.at(seen, [*batch], law[[*batch]].prod() * weight[:, 0].numpy())
+    assert (np.diff(seen / seen.sum() / law) < -1e-9).all()
+
+
+def as_one_by_one(kinds: Array, group: Array, lengths: Array, law: Array, own: bool = False) -> None:
+    """A mean over each group, of its tokens or of its sequences' `own` means, teaches as one sequence at a time."""
+    n = lengths[kinds].astype(float)
+    weight = 1 / (np.bincount(group) if own else np.bincount(group, n))[group] / (n if own else 1)
+    found = np.bincount(kinds, weight, minlength=len(lengths))
+    np.testing.assert_allclose(found / found.sum(), law / lengths / (law / lengths).sum(), atol=0.012)
+
+
+def in_batches(
+    lengths: Array, law: Array, size: int, tokens: bool = False, sort: bool = True
+) -> tuple[Array, ...]:
+    """200,000 sequences, sorted by length, in batches of so many sequences, or of so many tokens."""
+    kinds = rng(15).choice(len(law), size=200_000, p=law)
+    kinds = np.sort(kinds) if sort else kinds
+    places = np.cumsum(lengths[kinds]) - lengths[kinds] if tokens else np.arange(len(kinds))
+    return kinds, (places // size).astype(int), lengths, law
+
+
+test_buckets_of_a_fixed_number_of_sequences = claim(
+    "*Sorting by length undoes the effect of a large batch*",
+    "$B$ sequences of one length are each divided by",
+    on=lambda: (
+        in_batches(n, p, B)
+        for n, p in ((table.LENGTHS, table.P), (np.array([1, 3, 4, 23]), np.array([0.2, 0.2, 0.3, 0.3])))
+        for B in (2, 16, 64)
+    ),
+    but_not=lambda: {
+        "batches that are not sorted": in_batches(table.LENGTHS, table.P, 16, sort=False),
+        "buckets that hold 64 tokens each, a constant": in_batches(table.LENGTHS, table.P, 64, tokens=True),
+    },
+)(as_one_by_one)
+
+
+def packed(rows: int) -> tuple[Any, ...]:
+    """The table's packed rows, so many to a batch, where LongAlign divides by the number of sequences."""
+    stream = table.draw(rng(16), 300_000)
+    return stream, table.pack(stream)[0] // rows, table.LENGTHS, table.P, True
+
+
+test_the_weights_of_packed_rows = claim(
+    "restore the mean over each sequence and, with many rows",
+    on=lambda: map(packed, (32, 256)),
+    but_not=lambda: {"one row": packed(1), "two rows": packed(2)},
+)(as_one_by_one)
 
 
 def test_a_newton_step_moves_a_wrong_answer() -> None:
