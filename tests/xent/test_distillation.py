@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,8 @@ def test_the_mixture_and_its_ignored_rows(settings: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------------------- a teacher's top k
 
 
-@pytest.mark.parametrize(
-    ("side", "treatment"), [*(("arrays", treatment) for treatment in TREATMENTS), ("tensors", "tail")]
-)
-def test_the_top_k_formulas(side: str, treatment: Any) -> None:
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_the_top_k_formulas(treatment: Any) -> None:
     for shape, k in (((5, 6), 3), ((6, 2), 1), ((7, 5), 2), ((3, 6), 5), ((40, 3), 1)):
         z, v = logits(10, shape)
         p, q = xent.softmax(v), xent.softmax(z)
@@ -122,13 +121,12 @@ def test_the_top_k_formulas(side: str, treatment: Any) -> None:
             "renormalised_both": renormalised + np.log(other),
             "tail": truncated + (1 - mass) * np.log((1 - mass) / (1 - other)),
         }[treatment]
-        options, w = {"treatment": treatment} if side == "arrays" else {}, np.arange(float(len(z)))
-        same(loss(side, "top_k_loss", z, np.log(a), at, reduction="none", **options), due, 1e-10, 1e-13)
-        moved = loss(side, "top_k_loss", z.T, np.log(a).T, at.T, axis=0, sample_weight=w, **options)
-        same(moved, due @ w / w.sum(), 1e-10, 1e-13)
+        of, w = partial(distillation.top_k_loss, treatment=treatment), np.arange(float(len(z)))
+        same(of(z, np.log(a), at, reduction="none"), due, 1e-10, 1e-13)
+        same(of(z.T, np.log(a).T, at.T, axis=0, sample_weight=w), due @ w / w.sum(), 1e-10, 1e-13)
         # With every class in it, nothing is left to treat.
         whole = np.tile(np.arange(shape[1]), (len(z), 1))
-        complete = loss(side, "top_k_loss", z, xent.log_softmax(v), whole, reduction="none", **options)
+        complete = of(z, xent.log_softmax(v), whole, reduction="none")
         same(complete, distillation_loss(z, v, reduction="none"), 1e-10, 1e-13)
 
 
@@ -214,38 +212,30 @@ def put(x: Any, at: Any, value: Any) -> Array:
     return x
 
 
-TOGETHER: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-    *(("top_k_loss", (np.zeros((2, 4)), np.full((2, 3), math.log(0.25)), [[3, 0, 2], row]), {},
+TOGETHER: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    *(((np.zeros((2, 4)), np.full((2, 3), math.log(0.25)), [[3, 0, 2], row]), {},
        "top_indices: expected distinct classes, .* at index 1$")
       for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1])),
-    ("top_k_loss", (CUBE, QUARTERS, put(DEEP, (1, 2, 1), 4)), {}, r"top_indices: .* got 4 at index \(1, 2, 1\)$"),
-    ("top_k_loss", (CUBE, QUARTERS, put(DEEP, (1, 2, 1), 2)), {}, r"top_indices: .* at index \(1, 2\)$"),
-    ("top_k_loss", (Z, TOP[:, :1], AT), {}, "top_indices: expected (the )?shape"),
-    ("top_k_loss", (Z, TOP, AT.astype(float)), {}, "top_indices: expected integer class indices"),
-    ("top_k_loss", (Z, TOP, np.zeros((2, 0), int)), {}, "top_indices: .*at least one class in each row"),
-    ("top_k_loss", (Z, [[-1.0, -1.0], [1e4, 0.0]], AT), {}, "top_log_probs: .*, got a sum of inf at index 1$"),
-    *(("top_k_loss", (Z, [TOP[0], [-INF, -INF]], AT), ALL[how],
+    ((CUBE, QUARTERS, put(DEEP, (1, 2, 1), 4)), {}, r"top_indices: .* got 4 at index \(1, 2, 1\)$"),
+    ((CUBE, QUARTERS, put(DEEP, (1, 2, 1), 2)), {}, r"top_indices: .* at index \(1, 2\)$"),
+    ((Z, TOP, np.zeros((2, 0), int)), {}, "top_indices: .*at least one class in each row"),
+    ((Z, [[-1.0, -1.0], [1e4, 0.0]], AT), {}, "top_log_probs: .*, got a sum of inf at index 1$"),
+    *(((Z, [TOP[0], [-INF, -INF]], AT), ALL[how],
        "top_log_probs: expected a sum above 0 .*, got 0 at index 1$") for how in TREATMENTS[1:3]),
-    ("top_k_loss", (CUBE, put(QUARTERS, (1, 2), -INF), DEEP), ALL["renormalised"],
+    ((CUBE, put(QUARTERS, (1, 2), -INF), DEEP), ALL["renormalised"],
      r"top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"),
     # Places are those of the caller's layout.
-    ("top_k_loss", (np.zeros((3, 2)), TOP.T[:1], AT.T), {"axis": 0}, r"top_indices: .*\(1, 2\).*, got \(2, 2\)$"),
-]  # fmt: skip
-GOOD = [("top_k_loss", (Z, TOP, AT), {}), ("top_k_loss", (CUBE, QUARTERS, DEEP), {}),
-        ("top_k_loss", (Z, [TOP[0], [-INF, -INF]], AT), ALL["truncated"]),
+    ((np.zeros((3, 2)), TOP.T[:1], AT.T), {"axis": 0}, r"top_indices: .*\(1, 2\).*, got \(2, 2\)$"),
 ]  # fmt: skip
 
 
 @by_side
 def test_what_does_not_go_together_is_named(side: str) -> None:
-    for name, arguments, options in GOOD:
-        options = {n: x for n, x in options.items() if side == "arrays" or n != "treatment"}
-        assert np.isfinite(loss(side, name, *arguments, **options))
-    for name, arguments, options, said in TOGETHER:
-        if side == "tensors" and "treatment" in options:
-            continue
-        with pytest.raises((TypeError, ValueError), match=f"^{said}"):
-            loss(side, name, *arguments, **options)
+    assert np.isfinite(loss("arrays", "top_k_loss", Z, [TOP[0], [-INF, -INF]], AT, **ALL["truncated"]))
+    for arguments, options, said in TOGETHER:
+        if side == "arrays" or "treatment" not in options:
+            with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+                loss(side, "top_k_loss", *arguments, **options)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float64), ids=str)

@@ -85,6 +85,9 @@ ENDS: list[tuple[Any, ...]] = [
     ("tensors", SOFT, ([[INF, 0.0]], [[0.5, 0.5]]), {}, NAN),
     *(("", SOFT, ([row, [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), {"weight": [0.0, 3.0], "sample_weight": w}, TWO,
        [[0, 0], [0.5, -0.5]]) for row in HOPELESS for w in (None, [2.0, 1.0])),
+    # What is ignored is compared as an integer: -100 in eight bits is 156.
+    ("", CE, (np.zeros((1, 200)), np.array([156], "u1")), IGNORE, math.log(200)),
+    *(("tensors", CE, (FLAT * 2, [0, i]), {"ignore_index": i}, TWO) for i in (-(2**63), -1000, 1000, 2**63 - 1)),
     # One logit a target: in both tails, and of what has no weight; 1 less the mass of the label would lose digits.
     ("", BCE, ([-INF, INF, INF, INF, -INF], [1.0, 0.0, 1.0, 0.25, 0.0]), NONE, [INF, INF, 0, INF, 0],
      [-1, 1, 0, 0.75, 0]),

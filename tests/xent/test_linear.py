@@ -309,13 +309,10 @@ def live(**change: Any) -> dict[str, Any]:
 
 BEYOND = 1e-50, 1e50  # what float32 cannot hold: nan came back, without a word
 BAD_CACHES: list[tuple[dict[str, Any], str]] = [
-    ({"indices": torch.tensor([[0, 0]])}, "expected distinct classes, got a repeated one at index 0"),
-    ({"indices": torch.tensor([[0, -1]])}, r"expected class indices in \[0, 3\), got -1 at"),
     ({"indices": torch.tensor([0, 1])}, r"expected indices of shape \(1, k\), got \(2,\)"),
     ({"indices": torch.tensor([[0.0, 1.0]])}, "expected integer class indices"),
     ({"probs": torch.tensor([[0.9, 0.3]])}, "expected masses that sum to one .*got a sum of 1.4"),
     ({"probs": torch.tensor([[0.2, 0.3]])}, "expected masses that sum to one .*got a sum of 0.69999"),
-    ({"probs": torch.tensor([[1.2, -0.4]])}, r"expected probabilities in \[0, 1\]"),
     ({"tail": torch.tensor([1.2])}, r"expected probabilities in \[0, 1\]"),
     ({"tail": torch.tensor([0.2]).bfloat16()}, "expected a tail in float32 or float64"),
     ({"tail": torch.tensor(0.2)}, r"expected a tail of shape \(1,\), got \(\)"),
@@ -338,9 +335,7 @@ TEACHERS: list[tuple[dict[str, Any], str]] = [
     (live(targets=FIRST[0], direction="jsd"), "ignore_index: expected targets and ignore_index"),
 ]
 LABELLED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((ONE_ROW, HEAD, FIRST[0] + 3), {}, r"targets: expected class indices in \[0, 3\), got 3 at"),
     ((ONE_ROW, HEAD.T, FIRST[0]), {}, r"linear_weight: expected shape \(V, 2\), .*got \(2, 3\)"),
-    ((ONE_ROW, HEAD, FIRST), {}, r"targets: expected shape \(1,\), .*got \(1, 1\)"),
     ((torch.tensor(1.0), HEAD, FIRST[0]), {}, r"hidden: expected shape \(..., H\), got a single number"),
     *(((ONE_ROW, HEAD, FIRST[0]), {"softcap": c}, "softcap: expected .*the range of torch.float32") for c in BEYOND),
 ]  # fmt: skip
