@@ -280,20 +280,6 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     ]
 
 
-def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
-    """Probabilities in bfloat16, whose sum is off by half a percent: neither renormalised nor refused."""
-    inputs = make()
-    inputs["probs"] = inputs["probs"].bfloat16()
-    live = (inputs["targets"] != IGNORED) & (inputs["sample_weight"] > 0)
-    sums = (inputs["probs"].double().sum(-1) + inputs["tail"])[live]
-    assert (sums - 1).abs().max() > 1e-4
-    inputs = learnt(inputs)
-    found, expected = ours("cached", inputs), plain("cached", inputs)
-    torch.testing.assert_close(found, expected)
-    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
-        torch.testing.assert_close(a, b)
-
-
 ONE_ROW, HEAD = torch.ones(1, 2), torch.zeros(3, 2)
 KEPT = {"indices": torch.tensor([[0, 2]]), "probs": torch.tensor([[0.5, 0.3]]), "tail": torch.tensor([0.2])}
 FIRST = torch.zeros(1, 1).long()
