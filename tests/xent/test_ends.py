@@ -48,17 +48,20 @@ def drawn(p: Any, q: Any, at: float) -> Any:
 ENDS: list[tuple[Any, ...]] = [
     # What is certain, by each reduction.
     *(row for how in ({}, SUM, NONE) for row in (
-        ("", CE, (OUT, [0]), how, 0, [[0, 0]]), ("", CE, ([[0.0]], [0]), {"label_smoothing": 0.5, **how}, 0, [[0]]),
+        ("", CE, (OUT, [0]), how, 0, [[0, 0]]),
+        ("", CE, ([[0.0]], [0]), {"label_smoothing": 0.5, **how}, 0, [[0]]),
         ("", SOFT, (OUT, [[1.0, 0.0]]), how, 0, [[0, 0]]), ("", BCE, ([INF, -INF], [1, 0]), how, 0, [0, 0]),
-        ("", "nll", (OUT, [0]), how, 0, [[-1, 0]]), ("", "log_loss", ([[1.0, 0.0]], [0]), how, 0, [[-1, 0]]))),
+        ("", "nll", (OUT, [0]), how, 0, [[-1, 0]]), ("", "log_loss", ([Q[:2]], [0]), how, 0, [[-1, 0]]))),
     # Class indices.
     ("", CE, (MIDDLE, [0]), {}, TWO, [[-0.5, 0, 0.5]]), ("", CE, (MIDDLE, [1]), {}, INF, [[0.5, -1, 0.5]]),
     ("", CE, (MIDDLE, [0]), {"label_smoothing": 0.3}, INF, [[-0.3, -0.1, 0.4]]),
     ("", CE, ([[30.0, 0.0]], [0]), {}, math.log1p(SURE), [[-SURE / (1 + SURE), SURE / (1 + SURE)]]),
-    ("", CE, ([[0.0, -INF], [0.0, 1.0]], [1, 1]), {"label_smoothing": 1.0, **NONE}, [INF, ONCE + 0.5]),  # no 0 * inf
+    # No 0 * inf, of a label without mass.
+    ("", CE, ([[0.0, -INF], [0.0, 1.0]], [1, 1]), {"label_smoothing": 1.0, **NONE}, [INF, ONCE + 0.5]),
     ("", CE, ([[0.0], [0.0]], [-100, 0]), IGNORE, 0, [[0], [0]]),
     ("", CE, (MANY * NAN, [7] * 3), {"ignore_index": 7, "denominator": 1}, 0, MANY),
-    ("float64", CE, ([[1e308, 0.0, 0.0]], [0]), {}, 0), ("arrays", "log_softmax", ([1e19, 0.0],), {}, [0.0, -1e19]),
+    ("float64", CE, ([[1e308, 0.0, 0.0]], [0]), {}, 0),
+    ("arrays", "log_softmax", ([1e19, 0.0],), {}, [0.0, -1e19]),
     *(("arrays", CE, (MIDDLE, [0]), {"weight": [w] * 3, "denominator": w}, TWO, [[-0.5, 0, 0.5]])
       for w in (1e300, 1e-300)),  # which float32 does not hold
     *((f"arrays {dtype}", CE, (MIDDLE, [0]), {"weight": w, "denominator": d}, INF, [[-INF, 0, INF]])
@@ -73,21 +76,24 @@ ENDS: list[tuple[Any, ...]] = [
     *(("tensors", CE, ([[INF] + [0.0] * (k - 1)], [label]), {"label_smoothing": e}, NAN)
       for k in (1, 2, 20) for label, e in ((0, 0.0), (0, 0.1), (k - 1, 0.0))),
     ("", FOCAL, (MIDDLE, [1]), {"alpha": [1.0, 0.0, 1.0]}, 0),
-    *(("tensors", FOCAL, ([[-INF, 0.0, 0.0]], [0]), {"gamma": g}, INF, [[-1, 0.5, 0.5]]) for g in (0.0, 0.5, 1.0, 5.0)),
+    *(("tensors", FOCAL, ([[-INF, 0.0, 0.0]], [0]), {"gamma": g}, INF, [[-1, 0.5, 0.5]])
+      for g in (0.0, 0.5, 1.0, 1.5, 2.0, 5.0)),
     # alpha is no weight: a row without a softmax counts.
     *(("tensors", FOCAL, ([row, [0.0, 0.0]], [0, 1]), {"alpha": [1 - a, a], **NONE}, [NAN, a * TWO / 4],
-       [[NAN, NAN], [a * (TWO / 4 + 0.125), -a * (TWO / 4 + 0.125)]]) for row in HOPELESS for a in (0.0, 1.0)),
+       [[NAN, NAN], [a * (TWO / 4 + 0.125), -a * (TWO / 4 + 0.125)]])
+      for row in HOPELESS for a in (0.0, 1.0)),
     # Distributions.
     ("", SOFT, (MIDDLE, [[0.25, 0.0, 0.75]]), {}, TWO, [[0.25, 0, -0.25]]),
     ("", SOFT, (MIDDLE, [[0.0, 0.5, 0.5]]), {}, INF, [[0.5, -0.5, 0]]),
     ("", SOFT, ([[-INF, 0.0]] * 2, [[0.0, 1.0], [0.5, 0.5]]), NONE, [0, INF]),
     ("float32", SOFT, (FLAT, [[1.00005, 0.0]]), {}, 1.00005 * TWO),
     ("tensors", SOFT, ([[INF, 0.0]], [[0.5, 0.5]]), {}, NAN),
-    *(("", SOFT, ([row, [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), {"weight": [0.0, 3.0], "sample_weight": w}, TWO,
+    *(("", SOFT, ([row, *FLAT], [[1.0, 0.0], [0.0, 1.0]]), {"weight": [0.0, 3.0], "sample_weight": w}, TWO,
        [[0, 0], [0.5, -0.5]]) for row in HOPELESS for w in (None, [2.0, 1.0])),
     # What is ignored is compared as an integer: -100 in eight bits is 156.
     ("", CE, (np.zeros((1, 200)), np.array([156], "u1")), IGNORE, math.log(200)),
-    *(("tensors", CE, (FLAT * 2, [0, i]), {"ignore_index": i}, TWO) for i in (-(2**63), -1000, 1000, 2**63 - 1)),
+    *(("tensors", CE, (FLAT * 2, [0, i]), {"ignore_index": i}, TWO)
+      for i in (-(2**63), -1000, -1, 156, 1000, 2**63 - 1)),
     # One logit a target: in both tails, and of what has no weight; 1 less the mass of the label would lose digits.
     ("", BCE, ([-INF, INF, INF, INF, -INF], [1.0, 0.0, 1.0, 0.25, 0.0]), NONE, [INF, INF, 0, INF, 0],
      [-1, 1, 0, 0.75, 0]),
@@ -104,12 +110,14 @@ ENDS: list[tuple[Any, ...]] = [
     ("", "nll", ([[-INF, 0.0], [0.0, -INF]], [-100, 0]), IGNORE, 0, [[0, 0], [-1, 0]]),
     ("", "nll", ([[0.0], [0.0]], [-100, 0]), IGNORE, 0),
     ("", "log_loss", ([[0.0, 1.0], [0.25, 0.75]], [-100, 1]), IGNORE, -math.log(0.75), [[0, 0], [0, -4 / 3]]),
-    *(("", name, (rows, [2, 1, -100]), {"weight": [3.0, 2.0, 0.0], **IGNORE}, TWO, [[0] * 3, [0, slope, 0], [0] * 3])
+    *(("", name, (rows, [2, 1, -100]), {"weight": [3.0, 2.0, 0.0], **IGNORE}, TWO,
+       [[0] * 3, [0, slope, 0], [0] * 3])
       for name, rows, slope in (
           ("log_loss", [[0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], -2.0),
           ("nll", np.log([[1e-30, 1, 1e-30], [0.25, 0.5, 0.25], [1e-30, 0.5, 0.5]]).tolist(), -1.0))),
     ("", "binary_log_loss", ([1.0, 0.0], [1, 0]), SUM, 0, [-1, 1]),
-    *(("", "log_loss", (OVER, [0]), how, -math.log1p(by)) for how, by in (({}, 2.0**-21), ({"eps": 1e-3}, -1e-3))),
+    *(("", "log_loss", (OVER, [0]), how, -math.log1p(by))
+      for how, by in (({}, 2.0**-21), ({"eps": 1e-3}, -1e-3))),
     ("float32", "log_loss", ([[1.00005, 0.0]], [0]), {}, -math.log(np.float32(1.00005))),
     *(row for c in (0.1, 1e-3, 1e-8, 1e-17, 1e-30) for row in (
         ("", "log_loss", ([[0.0, 1.0], [0.25, 0.75], [1.0, 0.0]], [0] * 3), {"eps": c, **NONE},
@@ -145,15 +153,19 @@ ENDS: list[tuple[Any, ...]] = [
           for z, v in (([0.3, -0.2, 0.1], [0.3, 0.1, -INF]), ([0.3, -0.2, 0.1], [0.3, -1200 * t, 0.0]),
                        ([0.3, 0.2, -1200 * t], [0.3, 0.2, 0.1]), ([0.3, 0.2, -INF], [0.3, 0.1, -INF]))),
         *(("", KL, ([[0.3, 0.2, out]], [[0.3, 0.5, 0.1]]), {"temperature": t, **REVERSE}, None,
-           [[*drawn(softmax(0.3, 0.5, at=t), softmax(0.3, 0.2, at=t), t)[0], 0]]) for out in (-1200 * t, -INF)))),
+           [[*drawn(softmax(0.3, 0.5, at=t), softmax(0.3, 0.2, at=t), t)[0], 0]])
+          for out in (-1200 * t, -INF)))),
     # A part of the mixture without weight may be infinite.
     *(("tensors", "mixed_loss", ([z], [v], [y]), {"alpha": alpha}, due) for z, v, y, alpha, due in (
-        (*OUT, *FLAT, 0, 0.0, 0), (*OUT, *FLAT, 0, 0.5, INF), (*OUT, *OUT, 1, 1.0, 0), (*OUT, *OUT, 1, 0.5, INF),
+        (*OUT, *FLAT, 0, 0.0, 0), (*OUT, *FLAT, 0, 0.5, INF),
+        (*OUT, *OUT, 1, 1.0, 0), (*OUT, *OUT, 1, 0.5, INF),
         ([0.0], [0.0], 0, 0.5, 0), ([0.0, 1.0], [0.0, 1.0 + 1e-7], 1, 1e-300, ONCE))),
-    ("tensors float32", "mixed_loss", ([[2.0, 1.0]], [[2.0, 1.0]], [0]), {"temperature": 3e38, "alpha": 1.0}, 0),
+    ("tensors float32", "mixed_loss", (FLAT, FLAT, [0]), {"temperature": 3e38, "alpha": 1.0}, 0),
     # Functions of arrays alone.
-    ("arrays", "log_sum_exp", ([[-INF, -INF], [INF, -INF], [INF, INF], [-INF, 1.0]],), {}, [-INF, INF, INF, 1.0]),
-    ("arrays", "sigmoid", ([-INF, INF],), {}, [0, 1]), ("arrays", "log_sigmoid", ([-INF, INF],), {}, [-INF, 0]),
+    *(("arrays", "log_sum_exp", (x,), {}, due)
+      for *x, due in ((-INF, -INF, -INF), (INF, -INF, INF), (INF, INF, INF), (-INF, 1.0, 1.0))),
+    ("arrays", "sigmoid", ([-INF, INF],), {}, [0, 1]),
+    ("arrays", "log_sigmoid", ([-INF, INF],), {}, [-INF, 0]),
     ("arrays", "information.entropy", ([1.0, 0.0],), {}, 0),
     *(("arrays", f"information.{name}", (p, q), {}, due) for name, p, q, due in (
         *((name, p, [1.0, 0.0], due)
@@ -161,14 +173,14 @@ ENDS: list[tuple[Any, ...]] = [
         ("kl_divergence", [1.0, 0.0], [0.5, 0.5], TWO))),
     *(row for kind in ("i1", "u8", "f2") for row in (
         ("arrays", "information.entropy", (np.array([[0, 1], [1, 0]], kind),), {}, 0),
-        ("arrays", "information.kl_divergence", (np.array([[0, 1], [1, 0]], kind), [[0.5, 0.5]] * 2), {}, TWO))),
+        ("arrays", "information.kl_divergence", (np.array([0, 1], kind), [0.5, 0.5]), {}, TWO))),
     ("arrays float64", "information.kl_divergence", ([0.5, 0.5], [1.0, 5e-324]), {}, 536 * TWO),
     # Scoring rules of a sure report.
     *(("arrays", f"scoring.{name}", (q, y), options, due) for name, q, y, options, due in (
         *(("smoothed_log_score", Q, y, {"label_smoothing": e}, due)
           for y, e, due in ((1, 1.0, INF), (0, 1.0, INF), (0, 0.1, INF), (0, 0.0, 0))),
         ("smoothed_log_score", [0.5, 0.5], 0, {"label_smoothing": 1.0}, TWO),
-        ("log_score", Q, 0, {}, 0), ("log_score", Q, 1, {}, INF), (FOCAL, Q, 0, {}, 0), (FOCAL, Q, 2, {}, INF),
+        *((rule, Q, y, {}, due) for rule in ("log_score", FOCAL) for y, due in ((0, 0), (1, INF), (2, INF))),
         ("brier_score", Q, 1, {}, 2), ("spherical_score", Q, 1, {}, 1),
         ("clipped_log_score", Q, 1, {"eps": 0.25}, math.log(4)),
         ("clipped_log_score", [1.0, 0.0], 1, {}, -math.log(1e-7)),
