@@ -155,6 +155,8 @@ ENDS: list[tuple[Any, ...]] = [
         *(("", KL, ([[0.3, 0.2, out]], [[0.3, 0.5, 0.1]]), {"temperature": t, **REVERSE}, None,
            [[*drawn(softmax(0.3, 0.5, at=t), softmax(0.3, 0.2, at=t), t)[0], 0]])
           for out in (-1200 * t, -INF)))),
+    # Of a student as sure as its teacher, next to nothing is left.
+    ("arrays", "distillation.top_k_loss", ([[30.0, 0.0]], [[0.0]], [[0]]), {}, math.log1p(SURE)),
     # A part of the mixture without weight may be infinite.
     *(("tensors", "mixed_loss", ([z], [v], [y]), {"alpha": alpha}, due) for z, v, y, alpha, due in (
         (*OUT, *FLAT, 0, 0.0, 0), (*OUT, *FLAT, 0, 0.5, INF),
