@@ -7,8 +7,7 @@ against Python's decimal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
 
 import mpmath as mp
 import numpy as np
@@ -90,20 +89,27 @@ def epsilons(got: float, true: mp.mpf, dtype: DTypeLike, scale: mp.mpf | None = 
     return float(abs(mp.mpf(float(got)) - true) / size / mp.mpf(float(info.eps)))
 
 
+@cache
 def divergence(
-    z: Iterable[Any], v: Iterable[Any], T: float, direction: str, beta: float, digits: int = 0
-) -> mp.mpf:
-    """T^2 times the divergence of softmax(z / T) and a teacher's softmax(v / T), with digits enough for the least."""
-    rows = [[x if isinstance(x, mp.mpf) else mp.mpf(float(x)) for x in row] for row in (v, z)]
-    margin = max(max(row) - min(x for x in row if mp.isfinite(x)) for row in rows) / mp.mpf(T)
-    with mp.workdps(digits or 60 + int(3 * margin)):
-        p, q = ([x / mp.mpf(T) for x in row] for row in rows)
-        p, q = ([x - total for x in row] for row in (p, q) for total in [mp.log(mp.fsum(map(mp.exp, row)))])
+    z: tuple[float, ...], v: tuple[float, ...], T: float, direction: str, beta: float
+) -> tuple[mp.mpf, list[mp.mpf]]:
+    """T^2 times the divergence of softmax(z / T) and a teacher's softmax(v / T), and its gradient by z."""
+    rows, t, share = (exact(v), exact(z)), mp.mpf(T), mp.mpf(beta)
+    margin = max(max(row) - min(x for x in row if mp.isfinite(x)) for row in rows) / t
+    with mp.workdps(60 + int(3 * margin)):
+        p, q = ([x / t - mp.log(mp.fsum(mp.exp(y / t) for y in row)) for x in row] for row in rows)
 
         def kl(a: list[mp.mpf], b: list[mp.mpf]) -> mp.mpf:
             return mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if mp.isfinite(x))
 
-        if direction != "jsd":
-            return (kl(p, q) if direction == "forward" else kl(q, p)) * mp.mpf(T) ** 2
-        m = [mp.log(beta * mp.exp(x) + (1 - mp.mpf(beta)) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
-        return (beta * kl(p, m) + (1 - mp.mpf(beta)) * kl(q, m)) * mp.mpf(T) ** 2
+        if direction == "forward":
+            return t**2 * kl(p, q), [t * (mp.exp(y) - mp.exp(x)) for x, y in zip(p, q, strict=True)]
+        if direction == "reverse":
+            m, share = p, mp.mpf(0)
+        else:
+            m = [mp.log(share * mp.exp(x) + (1 - share) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
+        of_q = kl(q, m)
+        slopes = [
+            t * mp.exp(x) * (x - y - of_q) if mp.isfinite(x) else mp.mpf(0) for x, y in zip(q, m, strict=True)
+        ]
+        return t**2 * (share * kl(p, m) + (1 - share) * of_q), [(1 - share) * slope for slope in slopes]

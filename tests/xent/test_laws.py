@@ -7,6 +7,7 @@ test_twins.py; digits are in test_accuracy.py.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -103,6 +104,28 @@ def test_each_row_is_its_own(name: str, shape: tuple[int, ...]) -> None:
         same(got[index], alone, name)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if "axis" in inspect.signature(FUNCTIONS[name]).parameters]
+)
+def test_what_has_no_softmax_is_named_where_it_stands(
+    name: str, axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever block and argument; log_sum_exp alone takes infinities."""
+    monkeypatch.setattr(_blocks, "BLOCK", 8)
+    arrays, _ = arguments(name, (2, 3, 4), "float64")
+    arrays = {n: np.moveaxis(x, -1, axis) if x.ndim == 3 else x for n, x in arrays.items()}
+    for argument in {"logits", "x", "student_logits", "teacher_logits"} & {*arrays}:
+        for bad in (np.nan, np.inf, -np.inf)[: 1 if argument == "x" else 3]:
+            z = arrays[argument].copy()
+            last = tuple(n - 1 for n in z.shape)
+            np.moveaxis(z, axis, -1)[1, 2, slice(None) if bad == -np.inf else 3] = bad
+            said = f"got {bad} at index {last}"
+            said = f"got -inf along the whole class axis {axis} at index (1, 2)" if bad == -np.inf else said
+            with pytest.raises(ValueError, match=f"^{argument}: .*{re.escape(said)}"):
+                FUNCTIONS[name](**arrays | {argument: z}, axis=axis)
+
+
 # ---------------------------------------------------------------------------------------- laws of the losses
 
 
@@ -158,22 +181,37 @@ LOSSES |= {
 }
 
 
-def by_autograd(name: str, x: Any, t: Any, *, slope: bool, **options: Any) -> Any:
+def by_autograd(function: Any, x: Any, t: Any, *, slope: bool, **options: Any) -> Any:
     """A loss of tensors, or its gradient, as an array."""
     z = torch.tensor(x, requires_grad=slope)
-    losses = getattr(xent.torch, name)(z, torch.tensor(t), **options)
+    losses = function(z, torch.tensor(t), **options)
     found = torch.autograd.grad(losses.sum(), z)[0] if slope else losses
     return found.numpy()[()]
 
 
-for _name, _of in list(LOSSES.items()):
-    _loss, _slope = (partial(by_autograd, _of.loss.__name__, slope=slope) for slope in (False, True))
+def of_top_k(z: Any, v: Any, **options: Any) -> Any:
+    """Of a teacher's two most probable classes, in arrays or in tensors."""
+    at = np.argsort(-np.asarray(v), -1, kind="stable")[..., :2]
+    log_p = np.take_along_axis(xent.log_softmax(np.asarray(v)), at, -1)
+    if isinstance(z, torch.Tensor):
+        return xent.torch.top_k_loss(z, torch.from_numpy(log_p), torch.from_numpy(at), **options)
+    return distillation.top_k_loss(z, log_p, at, **options)
+
+
+def with_labels(z: Any, v: Any, **options: Any) -> Any:
+    """Mixed with the loss of the labels that the teacher takes for the most probable ones."""
+    return xent.torch.mixed_loss(z, v, v.nan_to_num().argmax(-1), alpha=0.3, temperature=2.0, **options)
+
+
+LOSSES["distillation, top k"] = Loss(of_top_k, None, lambda z, y, g: (*beside_a_teacher("", z, y, g)[:2], {}))
+ON_TENSORS = {name: getattr(xent.torch, of.loss.__name__, of_top_k) for name, of in LOSSES.items()}
+for _name, _function in [*ON_TENSORS.items(), ("distillation, mixed", with_labels)]:
+    _loss, _slope = (partial(by_autograd, _function, slope=slope) for slope in (False, True))
+    _of = LOSSES.get(_name, LOSSES["distillation, top k"])
     LOSSES[f"{_name}, tensors"] = Loss(_loss, _slope, _of.call, _of.mass)
 WITH_LABELS = [CE, "weighted", "focal_loss", "nll", "log_loss"]
-WITH_LOGITS = [name for name in LOSSES if not name.endswith((", tensors", "nll", "log_loss"))]
-OF_LABELS, OF_LOGITS = (
-    [*some, *(f"{name}, tensors" for name in some)] for some in (WITH_LABELS, WITH_LOGITS)
-)
+OF_LABELS = [*WITH_LABELS, *(f"{name}, tensors" for name in WITH_LABELS)]
+OF_LOGITS = [name for name in LOSSES if not name.removesuffix(", tensors").endswith(("nll", "log_loss"))]
 by_loss = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -286,10 +324,15 @@ def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem
     close(call.loss(sample_weight=w), expected)
     close(call.loss(sample_weight=w > 0), call.loss(w > 0))
     if name in OF_LOGITS:
-        hidden = np.where(w > 0, call.x.T, g.choice([np.nan, np.inf, -np.inf])).T
-        close(call.loss(x=hidden, sample_weight=w), expected)
+        bad, options = g.choice([np.nan, np.inf, -np.inf]), {"sample_weight": w}
+        hidden = np.where(w > 0, call.x.T, bad).T
+        if "distillation" in name and "top k" not in name:  # whose classes have to be some
+            options["t"] = np.where(
+                w > 0, call.t.T, g.permuted([bad] + [0.0] * (len(call.t.T) - 1))[:, None]
+            ).T
+        close(call.loss(x=hidden, **options), expected)
         if call.of.gradient:
-            gradient = call.gradient(x=hidden, sample_weight=w)
+            gradient = call.gradient(x=hidden, **options)
             assert (gradient[w == 0] == 0).all()
             other = "tensors" in name or "distillation" in name  # whose zeros have signs
             assert other or not np.signbit(gradient[w == 0]).any()
@@ -300,7 +343,7 @@ def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem
         again = np.repeat(np.arange(len(w)), by_class[call.t])
         close(call.loss(weight=by_class), call.loss(again, weight=None))
         if name in OF_LOGITS:
-            hidden = np.where(by_class[call.t] > 0, call.x.T, np.nan).T
+            hidden = np.where(by_class[call.t] > 0, call.x.T, bad).T
             gradient = call.gradient(x=hidden, weight=by_class)
             assert (gradient[by_class[call.t] == 0] == 0).all()
             close(call.loss(x=hidden, weight=by_class), call.loss(weight=by_class))

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
 
 import xent.torch
 from xent.torch import _linear_step
@@ -187,65 +186,6 @@ def test_equals_the_plain_pair(case: str, dtype: torch.dtype, reduction: str | f
     assert max(far(a, b) for a, b in pairs) < TOLERANCE[dtype]
 
 
-def doubled(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Two backward passes through one graph, each of half the loss."""
-    loss = f(*inputs) / 2
-    first = torch.autograd.grad(loss, inputs, retain_graph=True)
-    return [a + b for a, b in zip(first, torch.autograd.grad(loss, inputs), strict=True)]
-
-
-def differentiated(change: Callable[[Any], Any]) -> Callable[..., list[Tensor]]:
-    return lambda f, *inputs: list(torch.autograd.grad(change(f)(*inputs), inputs))
-
-
-def reentrant(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    checkpoint(f, *inputs, use_reentrant=True).backward()
-    return [x.grad for x in inputs if x.grad is not None]
-
-
-TRANSFORMS: dict[str, Callable[..., list[Tensor]]] = {
-    "two backward passes": doubled,
-    "checkpoint": differentiated(lambda f: partial(checkpoint, f, use_reentrant=False)),
-    "checkpoint, reentrant": reentrant,
-    "compile": differentiated(lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")),
-}
-
-
-# While it compiles, torch makes an instance of its own class, of which torch warns.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("case", ["all three", "jsd, T = 3.0"])
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_change_nothing(transform: str, case: str, reduction: str) -> None:
-    inputs = learnt(make())
-
-    def loss(*learnt: Tensor) -> Tensor:
-        return ours(case, {**inputs, **dict(zip(LEARNT, learnt, strict=True))}, reduction=reduction).sum()
-
-    expected = gradients(loss(*(inputs[x] for x in LEARNT)), inputs)
-    found = TRANSFORMS[transform](loss, *(inputs[x] for x in LEARNT))
-    assert max(far(a, b) for a, b in zip(found, expected, strict=True)) < 1e-15
-
-
-def test_export() -> None:
-    class Model(torch.nn.Module):
-        def forward(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-            return xent.torch.linear_cross_entropy(hidden, weight, targets, ignore_index=IGNORED)
-
-    inputs = make()
-    arguments = inputs["hidden"], inputs["weight"], inputs["targets"]
-    exported = torch.export.export(Model(), arguments).module()
-    assert float(exported(*arguments)) == float(Model()(*arguments))
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_second_derivatives_are_refused(reduction: str) -> None:
-    inputs = learnt(make())
-    loss = ours("plain", inputs, reduction=reduction).sum()
-    with pytest.raises(RuntimeError, match=r"^create_graph=True: .*have no second derivatives"):
-        gradients(loss, inputs, create_graph=True)
-
-
 @pytest.mark.parametrize("case", ["plain", "reverse, T = 1.0"])
 def test_autocast_rounds_what_it_multiplies_and_nothing_else(case: str) -> None:
     inputs = learnt(make(torch.float32))
@@ -325,26 +265,6 @@ def test_a_call_of_pytorchs_function_works_here() -> None:
                 torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
-def test_torch_func_is_refused_in_words(case: str) -> None:
-    inputs = make()
-
-    def loss(hidden: Tensor) -> Tensor:
-        return ours(case, {**inputs, "hidden": hidden})
-
-    hidden = inputs["hidden"]
-    for transformed in (
-        lambda: torch.func.grad(loss)(hidden),
-        lambda: torch.func.vmap(loss)(hidden[None]),
-        lambda: torch.func.jvp(loss, (hidden,), (hidden,)),
-        lambda: torch.func.hessian(loss)(hidden),
-    ):
-        with pytest.raises(RuntimeError, match=r"^torch\.func: linear_\w+ forms its gradient in blocks"):
-            transformed()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"^torch\.func: "):
-        loss(torch.autograd.forward_ad.make_dual(hidden, hidden))
-
-
 def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     """The cache's own maker against float64; a tail that is what rounded probabilities leave of one is far off."""
     v = torch.tensor([[0.0, 12.0, 1.0, -3.0, 0.5]])
@@ -358,20 +278,6 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     assert xent.torch.top_k_of_teacher(torch.tensor([[0.0, -300.0, -400.0, -200.0]]), 2).indices.tolist() == [
         [0, 3]
     ]
-
-
-def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
-    """Probabilities in bfloat16, whose sum is off by half a percent: neither renormalised nor refused."""
-    inputs = make()
-    inputs["probs"] = inputs["probs"].bfloat16()
-    live = (inputs["targets"] != IGNORED) & (inputs["sample_weight"] > 0)
-    sums = (inputs["probs"].double().sum(-1) + inputs["tail"])[live]
-    assert (sums - 1).abs().max() > 1e-4
-    inputs = learnt(inputs)
-    found, expected = ours("cached", inputs), plain("cached", inputs)
-    torch.testing.assert_close(found, expected)
-    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
-        torch.testing.assert_close(a, b)
 
 
 ONE_ROW, HEAD = torch.ones(1, 2), torch.zeros(3, 2)
@@ -389,13 +295,10 @@ def live(**change: Any) -> dict[str, Any]:
 
 BEYOND = 1e-50, 1e50  # what float32 cannot hold: nan came back, without a word
 BAD_CACHES: list[tuple[dict[str, Any], str]] = [
-    ({"indices": torch.tensor([[0, 0]])}, "expected distinct classes, got a repeated one at index 0"),
-    ({"indices": torch.tensor([[0, -1]])}, r"expected class indices in \[0, 3\), got -1 at"),
     ({"indices": torch.tensor([0, 1])}, r"expected indices of shape \(1, k\), got \(2,\)"),
     ({"indices": torch.tensor([[0.0, 1.0]])}, "expected integer class indices"),
     ({"probs": torch.tensor([[0.9, 0.3]])}, "expected masses that sum to one .*got a sum of 1.4"),
     ({"probs": torch.tensor([[0.2, 0.3]])}, "expected masses that sum to one .*got a sum of 0.69999"),
-    ({"probs": torch.tensor([[1.2, -0.4]])}, r"expected probabilities in \[0, 1\]"),
     ({"tail": torch.tensor([1.2])}, r"expected probabilities in \[0, 1\]"),
     ({"tail": torch.tensor([0.2]).bfloat16()}, "expected a tail in float32 or float64"),
     ({"tail": torch.tensor(0.2)}, r"expected a tail of shape \(1,\), got \(\)"),
@@ -418,9 +321,7 @@ TEACHERS: list[tuple[dict[str, Any], str]] = [
     (live(targets=FIRST[0], direction="jsd"), "ignore_index: expected targets and ignore_index"),
 ]
 LABELLED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((ONE_ROW, HEAD, FIRST[0] + 3), {}, r"targets: expected class indices in \[0, 3\), got 3 at"),
     ((ONE_ROW, HEAD.T, FIRST[0]), {}, r"linear_weight: expected shape \(V, 2\), .*got \(2, 3\)"),
-    ((ONE_ROW, HEAD, FIRST), {}, r"targets: expected shape \(1,\), .*got \(1, 1\)"),
     ((torch.tensor(1.0), HEAD, FIRST[0]), {}, r"hidden: expected shape \(..., H\), got a single number"),
     *(((ONE_ROW, HEAD, FIRST[0]), {"softcap": c}, "softcap: expected .*the range of torch.float32") for c in BEYOND),
 ]  # fmt: skip

@@ -400,25 +400,6 @@ def direction(case: Case, name: str, x: Array) -> Array:
     return noise - (np.exp(x) * noise).sum(axis, keepdims=True) if name == "log_probs" else noise
 
 
-@pytest.mark.parametrize("row", [[math.nan, 0.0], [0.0, math.nan], [-INF, -INF], [INF, 0.0], [0.0, INF]])
-@pytest.mark.parametrize("alpha", [[0.0, 1.0], [1.0, 0.0]])
-def test_a_factor_of_zero_hides_no_row_without_a_softmax(row: list[float], alpha: list[float]) -> None:
-    """alpha is no weight: such a row counts in the mean. Refused as an array, nan as a tensor."""
-    logits, targets = [row, [0.0, 0.0]], [0, 1]
-    with pytest.raises(ValueError, match="logits: expected"):
-        xent.focal_loss(logits, targets, alpha=alpha)
-    assert np.isfinite(xent.focal_loss(logits, targets, alpha=alpha, sample_weight=[0.0, 1.0]))
-    z = torch.tensor(logits, requires_grad=True)
-    losses = xt.focal_loss(z, torch.tensor(targets), alpha=alpha, reduction="none")
-    losses.sum().backward()
-    assert losses.isnan().tolist() == [True, False]
-    assert z.grad is not None
-    assert z.grad[0].isnan().all()
-    assert z.grad[1].isfinite().all()
-    # A certain target thought impossible does have a softmax, and a loss that the factor takes away.
-    assert xent.focal_loss([[-INF, 0.0]], [0], alpha=[0.0, 1.0]) == 0.0
-
-
 def test_every_function_has_its_twin_or_is_for_tensors_alone() -> None:
     functions = {n for n in xt.__all__ if inspect.isfunction(getattr(xt, n))}
     assert functions - set(TWINS) == ONLY_TENSORS
