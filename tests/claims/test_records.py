@@ -441,7 +441,7 @@ def test_a_larger_student() -> None:
     "14",
     "The prompts without answers, with the teacher's texts for them, account for about two fifths",
     "Along people's few answers the teacher's distributions gain nearly half a nat ... a third of a nat more",
-    "The teacher's plain texts for every prompt gain about six tenths ... each labelled meaning gain about half as much",
+    "The teacher's plain texts for every prompt gain about six tenths ... gain about half as much",
     "For the same texts, distributions are worth about another fifth ... make up for about half of that fifth",
     "eight tokens and a bucket lost more than a third of what distributions gain over texts,",
     "which here cost part of the gain",
@@ -476,7 +476,7 @@ def test_where_the_gain_comes_from() -> None:
     "Both kinds of student are sharper, and their texts miss about a third fewer slots",
     "at half the temperature this lead falls from about four slots in a hundred to less than one.",
     "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
-    "In the same number of steps, on-policy training gains no nats ... up to about four times as many tokens are scored",
+    "In the same number of steps, on-policy training gains no nats ... as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
     def more(key: str, low: float, high: float, room: float, *on: Cell, but_not: Any) -> None:
@@ -592,7 +592,7 @@ def test_chosen_again_at_length() -> None:
 @pytest.mark.claim(
     "14",
     "2 was ahead of 1 by less than a fiftieth of a nat, and 4 behind by more;",
-    "the bare eight half, and sixteen draws, about as many bytes, a tenth.",
+    "the bare eight nearly half, and sixteen draws, about as many bytes, a tenth.",
 )
 def test_temperatures_and_caches() -> None:
     """Six seeds of their own; shares of what distributions gain over texts, in the other eight."""
@@ -604,8 +604,8 @@ def test_temperatures_and_caches() -> None:
     between(0.005, 0.02, two, but_not={"4": four, "exchanged": -two})
     holds(above, -four - two, but_not={"exchanged": two + four})
     eight, bare, draws = (-gain(name) / over for name in ("top 8", "top 8, bare", "16 draws"))
-    between(0.33, 0.42, eight, room=0.1, but_not={"bare": bare, "draws": draws})
-    between(0.45, 0.55, bare, room=0.1, but_not={"bucket": eight - 0.05, "draws": draws})
+    between(0.4, 0.5, bare, room=0.12, but_not={"bucket": eight, "draws": draws})
+    holds(above, bare - eight, but_not={"exchanged": eight - bare})
     between(0.08, 0.12, draws, room=0.06, but_not={"bucket": eight, "all of it": draws * 0})
     settings = record("restaurants/distillation")["settings"]
     assert 4 * 16 <= 8 * settings["top"] + 4 < 4 * 16 * 1.1
@@ -613,7 +613,9 @@ def test_temperatures_and_caches() -> None:
 
 @pytest.mark.claim("14", "the students that missed the fewest slots had a higher loss")
 def test_the_fewest_slots_are_not_of_the_lowest_loss() -> None:
-    runs = [run for run in record("restaurants/distillation")["runs"] if run["part"] == 1 and run["seed"] < 12]
+    runs = [
+        run for run in record("restaurants/distillation")["runs"] if run["part"] == 1 and run["seed"] < 12
+    ]
     cells = [cell for cell in {(run["arm"], run["share"]) for run in runs} if cell[0] != "teacher"]
     mean = {cell: [np.mean([*distilled(cell, key).values()]) for key in ("missed", "nats")] for cell in cells}
     fewest = sorted(cells, key=lambda cell: mean[cell][0])[:3]

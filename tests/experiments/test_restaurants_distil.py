@@ -78,17 +78,32 @@ def test_soft_losses() -> None:
     top = [row.argsort(descending=True)[:3] for row in p]
     kept = [(torch.stack([r[t] for r, t in zip(x, top, strict=True)])) for x in (p, q)]
     both = [torch.cat([x, 1 - x.sum(1, keepdim=True)], 1) for x in kept]
+    share = kept[0] / kept[0].sum(1, keepdim=True)
+    cool, mild = (v / 2).softmax(1), (z / 2).softmax(1)
     due = {
         "forward": (p * (p / q).log()).sum(1),
+        "tail": (both[0] * (both[0] / both[1]).log()).sum(1),
+        "kept": (share * (share / kept[1]).log()).sum(1),
+        "T = 2": 4 * (cool * (cool / mild).log()).sum(1),
         "reverse": (q * (q / p).log()).sum(1),
         "jsd": ((p * (2 * p / (p + q)).log()).sum(1) + (q * (2 * q / (p + q)).log()).sum(1)) / 2,
         "labels": -q.log().gather(1, y[:, None])[:, 0],
     }
     for loss, rows in due.items():
-        found = distil.soft_loss(loss, z, None if loss == "labels" else v.log_softmax(1), y)
+        arm = distil.ARMS.get(loss, distil.Arm("one", loss))
+        found = distil.soft_loss(arm, z, None if loss == "labels" else v.log_softmax(1), y)
         torch.testing.assert_close(found, rows.mean())
-    found = distil.soft_loss("tail", z, v.log_softmax(1), y)
-    torch.testing.assert_close(found, (both[0] * (both[0] / both[1]).log()).sum(1).mean())
+
+
+def test_draws_are_of_the_teacher_and_stay_the_same() -> None:
+    log_p = torch.randn(2000, 5, generator=torch.Generator().manual_seed(1)).log_softmax(1)
+    shares = distil.drawn(log_p, 3).exp()
+    assert torch.equal(shares, distil.drawn(log_p, 3).exp()) and not torch.equal(
+        shares, distil.drawn(log_p, 4).exp()
+    )
+    torch.testing.assert_close(shares.sum(1), torch.ones(2000))
+    assert torch.equal(shares * distil.DRAWS, (shares * distil.DRAWS).round())
+    torch.testing.assert_close(shares.mean(0), log_p.exp().mean(0), rtol=0, atol=0.01)
 
 
 def test_what_an_arm_reads(data: Data, own: Owned) -> None:
