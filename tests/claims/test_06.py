@@ -118,7 +118,7 @@ SCALED: dict[str, Callable[[Array, Array], Any]] = {
 
 @claim(
     "Keras divides each row by its sum, on top of the clip.",
-    "Neither they nor PyTorch refuse a row because of its sum",
+    "Neither they nor PyTorch refuses a row because of its sum",
     on=[
         (n, k, f) for n in ("scikit-learn", "Keras", "cross_entropy") for k in (2, 4, 100) for f in (0.1, 0.8)
     ]

@@ -27,7 +27,7 @@ test_the_weight_of_a_token_in_a_mean_of_means = claim(
 
 test_the_repair_and_the_two_halves_of_it = claim(
     "Sum the losses, count the targets of the whole window",
-    "One denominator for each rank leaves the mean",
+    "A separate denominator for each rank leaves the mean",
     "The global $N$ without the factor $W$ gives",
     on=["eq-den-accumulation", "eq-den-ddp", "eq-den-both", "eq-den-divide"],
     but_not={

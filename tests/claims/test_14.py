@@ -238,7 +238,7 @@ def test_where_a_clamped_loss_rests(p: Array, q: Array, bound: float, how: str =
 
 @claim(
     "Clamp the individual terms of a forward divergence",
-    "these divergences hardly pull on a token that a student gives up",
+    "these divergences hardly pull on a token that a student has given up",
     on=lambda: (
         (p, how)
         for p, _ in teachers(rng(22), (2, 1), (10, 1), (1000, 1))

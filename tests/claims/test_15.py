@@ -244,7 +244,7 @@ test_when_the_z_loss_is_free = claim(
 
 
 @claim(
-    "one logit fixed at zero and another free in each context ... by little more than a thousandth at most",
+    "one logit fixed at zero and another free in each context ... by at most little more than a thousandth",
     on=[1e-3],
     but_not={"a hundredth": 1e-2, "a tenth of it": 1e-4, "one w for all x": (1e-3, np.array([1.0, 10.0]))},
 )

@@ -473,9 +473,9 @@ def test_where_the_gain_comes_from() -> None:
     "14",
     "With the forward divergence the two are about even.",
     "With the Jensen-Shannon divergence people's answers cost ... more than two fifths.",
-    "Both kinds of student are sharper, and their texts miss about a third fewer slots",
+    "Both kinds of student are sharper and miss about a third fewer slots",
     "at half the temperature this lead falls from about four slots in a hundred to less than one.",
-    "students of the reverse divergence and of Jensen-Shannon ... stay too sure",
+    "students of the reverse divergence and of Jensen-Shannon ... remain overconfident",
     "In the same number of steps, on-policy training gains no nats ... as many tokens are scored",
 )
 def test_on_policy_and_sharpness() -> None:
@@ -536,9 +536,9 @@ def test_with_more_steps() -> None:
 
 @pytest.mark.claim(
     "14",
-    "In nine times the steps each is read about ... a twenty-fifth of a nat.",
+    "In runs nine times as long each is read about ... a twenty-fifth of a nat.",
     "With four stored texts per prompt students gain as much again ... a thirtieth of a nat ahead.",
-    "Fresh texts, seven times as many, gain hardly more",
+    "Seven times as many fresh texts gain hardly more",
     "plain cross-entropy costs an eighth of a nat more than distributions",
     "four stored texts did nearly as well.",
     "students of its distributions did nearly as well ... only with several texts per prompt",
@@ -592,7 +592,7 @@ def test_chosen_again_at_length() -> None:
 @pytest.mark.claim(
     "14",
     "2 was ahead of 1 by less than a fiftieth of a nat, and 4 behind by more;",
-    "the bare eight nearly half, and sixteen draws, about as many bytes, a tenth.",
+    "the bare eight nearly half, and sixteen draws, in about as many bytes, a tenth.",
 )
 def test_temperatures_and_caches() -> None:
     """Six seeds of their own; shares of what distributions gain over texts, in the other eight."""
