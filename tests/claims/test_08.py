@@ -298,7 +298,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "counts_each_output": [(1.0, q, q)],
         "breaks_when_sure": [
             *((f, y, k) for f in (ce, times(65536))),
-            (lambda z, y: ce(z.half(), y), y[:30], k),
+            *((lambda z, y, how=how: ce(z.half(), y, reduction=how), y[:30], k) for how in ("mean", "none")),
             *((f, b) for b in bits for f in (bce, focal_of_logits)),
         ],
         "nothing_counts": [(torch.cat([y, ignored]),), (y,), (0 * y + 1, w - 1)],
@@ -420,9 +420,11 @@ def test_the_five_checks_reveal_a_clip_and_an_overflow(capsys: pytest.CaptureFix
     known: dict[str, Any] = {"math": math, "torch": torch, "F": F}
     [cell] = [c for c in nbformat.read(CHAPTER, as_version=4).cells if "def five_checks" in c.source]
     exec(cell.source, known)
-    for k, dtype in ((2, torch.float32), (10, torch.float16), (1200, torch.bfloat16), (10, torch.float64)):
-        z, y = torch.randn(33, k).to(dtype), torch.randint(0, k, (33,))
-        for loss, apart in ((ce, []), (partial(naive, smallest=1e-15), [2]), (naive, [2])):
+    half, short, double = torch.float16, torch.bfloat16, torch.float64
+    for n, k, dtype in ((33, 2, torch.float32), (33, 10, half), (33, 1200, short), (4096, 10, double)):
+        z, y = torch.randn(n, k).to(dtype), torch.randint(0, k, (n,))
+        a_sum = partial(ce, reduction="sum"), [0, 2, 3, 4]  # its numbers are long, and stay apart
+        for loss, apart in ((ce, []), (partial(naive, smallest=1e-15), [2]), (naive, [2]), a_sum):
             known["five_checks"](loss, z, y)
             pairs = [line[22:].split() for line in capsys.readouterr().out.splitlines()]
             seen = [abs(float(a) - float(b)) > 0.02 for a, b in pairs]
