@@ -76,6 +76,16 @@ def binary_naive(z: T, t: T, gamma: int = 0, dtype: torch.dtype = torch.float32)
     return -(t * (1 - p) ** gamma * p.log() + (1 - t) * p**gamma * (1 - p).log()).float().mean()
 
 
+def without_parentheses(z: T, t: T) -> T:
+    """The minus sign of the whole on its first term only: a loss of the positives, a reward of the negatives."""
+    return (-t * F.logsigmoid(z) + (1 - t) * F.logsigmoid(-z)).mean()
+
+
+def unlikelihood(z: T, y: T) -> T:
+    """Infinite where the model is sure of the class after the label, which is wrong."""
+    return -(1 - z.softmax(1).gather(1, (y[:, None] + 1) % z.shape[1])).log().mean()
+
+
 def focal_of_logits(z: T, t: T) -> T:
     return (torch.exp(-2 * F.softplus((2 * t - 1) * z)) * bce(z, t, reduction="none")).mean()
 
@@ -166,10 +176,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
     learnable = (x @ torch.randn(4, k, generator=g)).argmax(1)
     sure_of_twelve = (0.999 * ((torch.arange(n) > 1) & (torch.arange(n) < 14))).clamp(min=0.001)
     rawest = [(30 * x + 5, learnable)] * many
+    noisiest = [
+        (30 * x + 5, torch.where(even > 0, y, learnable))
+    ] * many  # the loss stays high, as with many classes
     infinite = torch.full((1, k), -torch.inf, dtype=dtype)
     one, zeros = infinite.index_fill(1, torch.tensor([0]), 1.0), torch.zeros(30_000, 10)
     faults: Given = {
-        "unrelated": [(z, y)] * many,
+        "unrelated": [(z, y), *((z[:1].expand(m, k), y[:m]) for m in (101, 300, 1000, 1797))]
+        * many,  # dead networks
         "starts_high": [(40 * z, y)] * (n * k > 30),
         "already_probabilities": [(p,), (p.float(),), (z.sigmoid(),)],
         "has_a_floor": [(nn.CrossEntropyLoss(label_smoothing=0.01), y, k)],
@@ -179,7 +193,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             (lambda z, t: F.binary_cross_entropy(z.sigmoid(), t), binary, t.float()),
         ],
         "too_sure": [(right, (y + 1) % k)] * (n > 1),
-        "averages_lag": [(normalised(k, *raw, 0.01), *raw) for raw in rawest],
+        "averages_lag": [
+            *((normalised(k, *raw, 0.01), *raw) for raw in rawest),
+            *((normalised(k, *raw, 0.003), *raw) for raw in noisiest),
+        ],
         "sorted_by_label": [
             *[(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
             (torch.arange(20 * k) // 20,),
@@ -189,7 +206,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             (ce(z.bfloat16(), y, reduction="none").tolist(),),  # of rows, whose mean has all digits
         ],
         "no_log_probabilities": [(p,), (z + 1,), (torch.cat([log_p, z + 1]),)],
-        "sign_flipped": [(times(-1), y, k)],
+        "sign_flipped": [(times(-1), y, k), (without_parentheses, even), (lambda z, t: -bce(z, t), even)],
         "outside": [(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,), (t * math.nan,)],
         "no_distributions": [
             *((p, t), (z + 1, t), (log_p, 1.2 * t), (log_p, 3 * t - 2 * p), (log_p.double(), 0.96 * t)),
@@ -197,11 +214,12 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ],
         "not_log_k": [(lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)],
         "reads_no_logits": [
-            (sparse(), y.numpy(), right.float().numpy() * s + 20) for s in (0, 1 / 60, 1 / 6)
+            *((sparse(), y.numpy(), right.float().numpy() * s + 20) for s in (0, 1 / 60, 1 / 6)),
+            (keras.sparse_categorical_crossentropy, y.numpy(), z.float().numpy()),  # a loss for each row
         ],
         "counts_each_output": [(1 - 1 / k, q, np.roll(q > q.max() / 2, 1, 1))] * (n > 9),
         "breaks_when_sure": [
-            *((f, y, k) for f in (naive, root_of_one, infinite_when_wrong, lost_in_half)),
+            *((f, y, k) for f in (naive, root_of_one, infinite_when_wrong, lost_in_half, unlikelihood)),
             *((f, b) for b in bits for f in (binary_naive, focal, half_focal)),
         ],
         "nothing_counts": [(ignored,), (y, 0 * w), (0 * y, w - 1, 5), (0 * y, None, 0)],
@@ -249,13 +267,13 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         ],
         "too_sure": [(right, y), (0 * z, y), *[(z, sampled)] * many],
         "averages_lag": [
-            *((normalised(k, *raw, 0.1, rate), *raw) for raw in rawest for rate in (0, 0.5)),
+            *((normalised(k, *raw, 0.1, rate), *raw) for raw in rawest + noisiest for rate in (0, 0.5)),
             *((f, 30 * x, y) for f in (dropout(model), model)),
         ],
         "sorted_by_label": [(y,), (up[torch.randperm(n, generator=g)],), (torch.arange(n) % k,)],
         "few_digits": [([2.30261, 1.7713],), ([2.5, 1.7713],)],
         "no_log_probabilities": [(log_p,)],
-        "sign_flipped": [(f, y, k) for f in (ce, times(k), smooth)],
+        "sign_flipped": [*((f, y, k) for f in (ce, times(k), smooth)), *((bce, b) for b in bits)],
         "outside": [(t,), (p,), (t[:, :1],)],
         "no_distributions": [
             *((log_p, t), (log_p, p), (log_p.T, t.T, 0)),
@@ -265,11 +283,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((ce, z, t), (ce, z, y), (ce, z.masked_fill(y[0] == torch.arange(k), -torch.inf), y)),
             (ce, z.repeat(9, 1), torch.cat([ignored.repeat(8), y])),
         ],
-        "reads_no_logits": [(sparse(True), y.numpy(), z.float().numpy())],
+        "reads_no_logits": [
+            (f, y.numpy(), z.float().numpy())
+            for f in (sparse(True), partial(keras.sparse_categorical_crossentropy, from_logits=True))
+        ],
         "counts_each_output": [(1.0, q, q)],
         "breaks_when_sure": [
             *((f, y, k) for f in (ce, times(65536))),
-            (lambda z, y: ce(z.half(), y), y[:30], k),
+            *((lambda z, y, how=how: ce(z.half(), y, reduction=how), y[:30], k) for how in ("mean", "none")),
             *((f, b) for b in bits for f in (bce, focal_of_logits)),
         ],
         "nothing_counts": [(torch.cat([y, ignored]),), (y,), (0 * y + 1, w - 1)],
@@ -358,6 +379,7 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
     ten = torch.tensor(10.0)
     yield "weight_of_positives", (nn.BCEWithLogitsLoss(weight=ten),), 1.0
     yield "weight_of_positives", (nn.BCEWithLogitsLoss(pos_weight=ten),), 10.0
+    yield "weight_of_positives", (nn.BCEWithLogitsLoss(pos_weight=ten.expand(5)), 5), 10.0
     yield "not_finite", {"x": z, "z": z / 0, "y": y}, ["z"]
     live = z.clone().requires_grad_()
     yield "without_gradient", {"z": live, "guess": live.argmax(1), "loss": ce(live, y)}, ["guess"]
@@ -369,6 +391,12 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
     yield "class_axes", (ce, torch.zeros(2, 7, 7), torch.stack([torch.arange(7)] * 2)), [1]  # each label once
     pair, labels = torch.zeros(1, 2, 2), torch.tensor([[0, 1]])  # by chance, other axes may add up to zero
     yield from (("class_axes", (by_token, pair, labels), [2]) for _ in range(2000))
+    for dtype in FORMATS[
+        :3
+    ]:  # a rate at which no step of the normalisation's weights, which are 1, rounds away
+        normed = nn.Sequential(nn.LayerNorm(7), nn.Linear(7, 7), nn.LayerNorm(7), nn.Linear(7, 7)).to(dtype)
+        sgd = torch.optim.SGD(normed.parameters(), 100)
+        yield "not_moved", (normed, partial(stepped, normed, z.to(dtype), y, sgd)), []
     frozen = nn.Sequential(nn.Linear(7, 2), nn.ReLU(), nn.Linear(2, 7))
     frozen[0].requires_grad_(False)
     still, all_of_them = ["0.weight", "0.bias"], ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -384,9 +412,11 @@ def test_the_five_checks_reveal_a_clip_and_an_overflow(capsys: pytest.CaptureFix
     known: dict[str, Any] = {"math": math, "torch": torch, "F": F}
     [cell] = [c for c in nbformat.read(CHAPTER, as_version=4).cells if "def five_checks" in c.source]
     exec(cell.source, known)
-    for k, dtype in ((2, torch.float32), (10, torch.float16), (1200, torch.bfloat16), (10, torch.float64)):
-        z, y = torch.randn(33, k).to(dtype), torch.randint(0, k, (33,))
-        for loss, apart in ((ce, []), (partial(naive, smallest=1e-15), [2]), (naive, [2])):
+    half, short, double = torch.float16, torch.bfloat16, torch.float64
+    for n, k, dtype in ((33, 2, torch.float32), (33, 10, half), (33, 1200, short), (4096, 10, double)):
+        z, y = torch.randn(n, k).to(dtype), torch.randint(0, k, (n,))
+        a_sum = partial(ce, reduction="sum"), [0, 2, 3, 4]  # its numbers are long, and stay apart
+        for loss, apart in ((ce, []), (partial(naive, smallest=1e-15), [2]), (naive, [2]), a_sum):
             known["five_checks"](loss, z, y)
             pairs = [line[22:].split() for line in capsys.readouterr().out.splitlines()]
             seen = [abs(float(a) - float(b)) > 0.02 for a, b in pairs]
