@@ -424,7 +424,7 @@ LOOPS: dict[str, Row] = {
     "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
     "zero_grad inside, two": (RAGGED[:2], zero_grad_inside, {}, False, "^only the last micro-batch is left"),
     **{f"clipped at {norm}": (RAGGED, then(sums_over(lambda b: total(b) / len(b)), clip(norm)), {}, False,
-        f"^gradients are clipped: several have the norm {norm},") for norm in (0.001, 0.7)},
+        f"^cannot tell: gradients are clipped, several to the norm {norm},") for norm in (0.001, 0.7)},
     "only the window clipped": (RAGGED, then(RIGHT, clip(0.3, 2)), {}, False,
         r"no usual factor \(norms 0.3 and 0\.\d+: is one clipped\?\)"),
     "causal, before the shift, labels as they are": (

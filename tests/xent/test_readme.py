@@ -28,7 +28,7 @@ def run(word: str) -> dict[str, Any]:
 
 def test_the_check_names_the_fault() -> None:
     torch.manual_seed(0)
-    report = run("check_accumulation(model")["report"]
+    report = run("check_accumulation(")["report"]
     assert not report.ok
     assert "a mean of means over the micro-batches" in str(report)
 

@@ -132,7 +132,7 @@ def check_accumulation(
         gradients cancel. Where parameters, or what is computed from them, are in half precision, what no weights of the
         micro-batches explain is rounding, up to half of the digits and, in the loop's gradient, a few times what it
         is in the whole batch's; their weights may be off by as much, or by two machine epsilons: .016 in bfloat16,
-        .002 in float16.
+        .002 in float16. Other weights than are due are a fault below it, too.
 
     Returns
     -------
@@ -354,7 +354,7 @@ class _Evidence:
         for gradient in (self.whole, self.ours):
             elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
             if norm - gradient.norm() <= near and ((norm - norms <= near) & elsewhere).any():
-                cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
+                cause = f"cannot tell: gradients are clipped, several to the norm {norm:.4g}, whatever divides them"
                 return _wrong(cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
