@@ -203,7 +203,7 @@ def _raises(x: Any) -> Any:
         ("quarter", 0.25, "quarter: the value is right."),
         ("quarter", np.float32(0.25), "quarter: the value is right."),
         ("quarter", 0.5, "this looks like a half."),
-        ("quarter", 0.75, "0.75 is not right."),
+        ("quarter", 0.75, "0.75 is wrong."),
         ("quarter", [0.25], "your result has shape (1,), expected (): an axis is left"),
         ("quarter", lambda: 0.25, "this exercise asks for a value, not for a function"),
         ("quarter", "a quarter", "expected numbers, got str."),

@@ -246,7 +246,7 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
         nan = " A nan comes from inf - inf, 0 * inf or the log of a negative number."
         expected, answer = _short(b_value), _short(a_value)
         if exercise.inputs is None:  # which would be given away
-            return f"{part}{answer} is not right{place}{where}."
+            return f"{part}{answer} is wrong{place}{where}."
         if expected == answer:  # six digits do not tell them apart
             off = abs(float(a_value) - float(b_value))
             allowed = exercise.atol + exercise.rtol * abs(float(b_value))
