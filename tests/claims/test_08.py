@@ -200,6 +200,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "sorted_by_label": [
             *[(v,) for v in (up, torch.cat([up[::2], up[1::2]]), buffered)] * many,
             (torch.arange(20 * k) // 20,),
+            ((torch.arange(80) // 40).float(),),  # as a binary loss takes them
         ],
         "few_digits": [
             *(([ce(z.bfloat16()[i:], y[i:]).item() for i in range(n)[:9]],), ([2.5, 2.30078125],)),
@@ -212,7 +213,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
             *((p, t), (z + 1, t), (log_p, 1.2 * t), (log_p, 3 * t - 2 * p), (log_p.double(), 0.96 * t)),
             *((torch.cat([log_p, p]), torch.cat([t, t])), (log_p.T + 1, t.T, 0)),
         ],
-        "not_log_k": [(lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)],
+        "not_log_k": [
+            *((lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)),
+            (lambda z, t: keras.CategoricalCrossentropy(True)(z, t.float()), z, t),
+        ],
         "reads_no_logits": [
             *((sparse(), y.numpy(), right.float().numpy() * s + 20) for s in (0, 1 / 60, 1 / 6)),
             (keras.sparse_categorical_crossentropy, y.numpy(), z.float().numpy()),  # a loss for each row
@@ -282,10 +286,13 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "not_log_k": [
             *((ce, z, t), (ce, z, y), (ce, z.masked_fill(y[0] == torch.arange(k), -torch.inf), y)),
             (ce, z.repeat(9, 1), torch.cat([ignored.repeat(8), y])),
+            (lambda z, t: keras.CategoricalCrossentropy(True)(t.float(), z), z, t),
         ],
         "reads_no_logits": [
-            (f, y.numpy(), z.float().numpy())
-            for f in (sparse(True), partial(keras.sparse_categorical_crossentropy, from_logits=True))
+            (sparse(True), y.numpy(), z.float().numpy()),
+            (partial(keras.sparse_categorical_crossentropy, from_logits=True), y.numpy(), z.float().numpy()),
+            # The model ends in a softmax, as the default expects; even probabilities add up worst in bfloat16.
+            *((sparse(), y.numpy(), v.float().numpy()) for v in (p, (0 * z).softmax(1))),
         ],
         "counts_each_output": [(1.0, q, q)],
         "breaks_when_sure": [
@@ -388,6 +395,7 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
         yield "class_axes", (by_token, cube, ids), [2]
         yield "class_axes", (ce, cube.mT, ids), [1]
         yield "class_axes", (lambda z, y: by_token(z.bfloat16(), y), cube, ids), [2]
+        yield "class_axes", (nn.CrossEntropyLoss(torch.arange(1.0, 8.0)), cube.mT, ids), [1]
     yield "class_axes", (ce, torch.zeros(2, 7, 7), torch.stack([torch.arange(7)] * 2)), [1]  # each label once
     pair, labels = torch.zeros(1, 2, 2), torch.tensor([[0, 1]])  # by chance, other axes may add up to zero
     yield from (("class_axes", (by_token, pair, labels), [2]) for _ in range(2000))
@@ -562,6 +570,23 @@ def test_ignore_index_is_no_mask(k: int, ignored: int, fill: float = 0.0) -> Non
     moved = z.clone()
     moved[:, ignored] += 3
     assert not torch.isclose(ce(z, y, ignore_index=ignored), ce(moved, y, ignore_index=ignored))
+
+
+@claim(
+    "in sequences, zero them: `x.nan_to_num(0, 0, 0)`",
+    on=lambda: [(kind, bad) for kind in (nn.LSTM, nn.GRU) for bad in (math.nan, math.inf, -math.inf)],
+    but_not={"dropped, which joins the sequences": (nn.LSTM, math.nan, True)},
+)
+def test_the_padding_of_sequences(kind: Callable[..., nn.Module], bad: float, dropped: bool = False) -> None:
+    torch.manual_seed(0)
+    layer, x, y = kind(8, 5, batch_first=True), torch.randn(4, 9, 8), torch.randint(0, 5, (4, 9))
+    left_out = torch.arange(9) >= torch.tensor([[9], [5], [3], [7]])
+    y[left_out], given = -100, x.masked_fill(left_out[..., None], bad)
+    slopes = []
+    for inputs, labels in ((x, y), (given[y >= 0], y[y >= 0]) if dropped else (given.nan_to_num(0, 0, 0), y)):
+        loss = ce(layer(inputs)[0].reshape(-1, 5), labels.flatten())
+        slopes.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(layer.parameters()))]))
+    torch.testing.assert_close(*slopes)
 
 
 @claim(
