@@ -75,17 +75,18 @@ def memory(cases: list[Case]) -> str:
 
 
 def tensors(cases: list[Case]) -> str:
-    """Return the share of PyTorch's time beside its bound, and the copies of the largest logits."""
-    rows: dict[str, list[str]] = {}
+    """Return the shares of PyTorch's time, compiled and by xent, the latter beside its bound."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for case in cases:
         most = ON_TENSORS[case["rows"], case["classes"], case["dtype"]][case["loss"]]
-        measured = case["seconds"]["xent"] / case["seconds"]["torch"]
+        compiled, measured = (case["seconds"][way] / case["seconds"]["torch"] for way in ("compiled", "xent"))
         # A miss does not look like its bound.
         shown = f"{measured:.{3 if measured > most >= round(measured, 2) else 2}f}"
         cell = f"{shown}\u00a0({most:g})" if measured <= most else f"**{shown}**\u00a0({most:g})"
-        rows.setdefault(f"{size(case)}, {case['dtype']}", []).append(cell)
+        for way, shown in (("compiled", f"{compiled:.2f}"), ("xent", cell)):
+            rows.setdefault((f"{size(case)}, {case['dtype']}", way), []).append(shown)
     losses = dict.fromkeys(case["loss"].replace("_", " ") for case in cases)
-    return table(["logits", *losses], [[name, *cells] for name, cells in rows.items()])
+    return table(["logits", "way", *losses], [[*name, *cells] for name, cells in rows.items()])
 
 
 def ends(values: Iterable[float], digits: int = 1) -> str:
@@ -108,8 +109,8 @@ def copies(cases: list[Case]) -> str:
         return f"{float32} copies in float32 and {bfloat16} in bfloat16"
 
     return (
-        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} at their highest point, those of `xent` "
-        f"{held('xent')}."
+        f"At {rows:,} × {classes:,} PyTorch's losses hold {held('torch')} at their highest point, compiled "
+        f"{held('compiled')}, and those of `xent` {held('xent')}."
     )
 
 

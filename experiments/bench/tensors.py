@@ -1,12 +1,14 @@
 """Measure the losses of `xent.torch`, forward and backward, beside PyTorch's own, and add them to result.json.
 
-    python -m experiments.bench.tensors     some four minutes; under "tensors" of result.json
+    python -m experiments.bench.tensors     some five minutes; under "tensors" of result.json
 
-Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as
-take two milliseconds, and the fastest turn counts. The clock is the processor's time of this process, which
-other work on the machine lengthens least. In bfloat16 PyTorch's losses get `.float()` of the logits, as trainers
-give them. Memory is what a pass needs beyond its inputs at its highest point, the gradient included: the growth
-of the resident set, in a process of its own with an allocator that hands every page back.
+PyTorch's own loss is there twice: as it is, and through `torch.compile`, which needs a C++ compiler, makes kernels
+for each shape, and is done before the timing. All take turns in one process, with one thread; a turn is one forward
+and backward pass, or as many as take two milliseconds, and the fastest turn counts. The clock is the processor's
+time of this process, which other work on the machine lengthens least. In bfloat16 PyTorch's losses get `.float()`
+of the logits, as trainers give them. Memory is what a pass needs beyond its inputs at its highest point, the
+gradient included: the growth of the resident set, in a process of its own with an allocator that hands every page
+back.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Pass = Callable[[], Tensor]
 
 
 def ways(rows: int, classes: int, dtype: str) -> dict[str, dict[str, Pass]]:
-    """Each loss by PyTorch and by xent: a function that makes a gradient and returns the loss."""
+    """Each loss by PyTorch, the same compiled, and by xent: a function that makes a gradient and returns the loss."""
     torch.manual_seed(0)
     z, v = (torch.randn(rows, classes).to(getattr(torch, dtype)) for _ in range(2))
     y = torch.randint(classes, (rows,))
@@ -66,13 +68,15 @@ def ways(rows: int, classes: int, dtype: str) -> dict[str, dict[str, Pass]]:
 
         return once
 
-    return {name: {who: both_ways(loss) for who, loss in pair.items()} for name, pair in losses.items()}
+    for own in losses.values():
+        own["compiled"] = torch.compile(own["torch"], dynamic=False)
+    return {name: {who: both_ways(loss) for who, loss in own.items()} for name, own in losses.items()}
 
 
 def grown(case: tuple[int, int, str], name: str, who: str) -> int:
     """By how many bytes one pass makes the resident set grow, at its highest point."""
     torch.set_num_threads(1)
-    ways(8, *case[1:])[name][who]()  # what a first call sets up is not its memory
+    ways(*case)[name][who]()  # what a first call sets up, or compiles for this shape, is not its memory
     return max(0, growth(ways(*case)[name][who])[0])
 
 
@@ -81,18 +85,22 @@ def measure() -> Iterator[dict[str, Any]]:
     for case in CASES:
         rows, classes, dtype = case
         nbytes = rows * classes * getattr(torch, dtype).itemsize
-        for name, pair in ways(*case).items():
-            agree({who: once().item() for who, once in pair.items()}, 1e-3)
-            taken = {who: min(s) for who, s in turns(pair, BUDGET, LEAST).items()}
-            copies = {who: in_fresh_process(grown, case, name, who) for who in pair} if nbytes > 5e7 else {}
+        for name, own in ways(*case).items():
+            agree({who: once().item() for who, once in own.items()}, 1e-3)
+            taken = {who: min(s) for who, s in turns(own, BUDGET, LEAST).items()}
+            copies = {who: in_fresh_process(grown, case, name, who) for who in own} if nbytes > 5e7 else {}
             row = {"rows": rows, "classes": classes, "dtype": dtype, "loss": name, "bytes": nbytes}
-            print(*case, name, f"{taken['xent'] / taken['torch']:.2f} of torch's time", flush=True)
+            shares = (f"{who} {seconds / taken['torch']:.2f}" for who, seconds in taken.items())
+            print(*case, name, *shares, "of torch's time", flush=True)
             yield {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
 
 
 def main() -> None:
     """Measure, and write it down."""
     torch.set_num_threads(1)
+    # glibc hands freed pages back sooner or later by what a process freed before: at 20,000 x 32 PyTorch took from
+    # one to three milliseconds. Once it has freed so large an array, it keeps what smaller ones leave.
+    torch.empty(31 * 2**20, dtype=torch.uint8)
     settings = {"torch": torch.__version__, "threads": 1, "budget": BUDGET, "seed": 0, "date": made()["date"]}
     cases = list(measure())
     result = json.loads(RESULT.read_text(encoding="utf-8"))
