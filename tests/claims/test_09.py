@@ -290,6 +290,37 @@ def test_a_temperature_repairs_an_overfitted_network(when: str, share: float, fi
     assert abs(1 - log[0] / scaled()[first, 0.0][:, 0].mean() - share) < 0.05
 
 
+@pytest.mark.slow
+@claim(
+    "a logistic regression on the same 120 tumours",
+    on=[(TEXTURE, 120), (("mean symmetry", "texture error"), 120)],
+    but_not={"on six of them": (TEXTURE, 6)},
+)
+def test_a_temperature_does_not_mend_the_fit(columns: tuple[str, str], seen: int) -> None:
+    """Against twenty repaired networks, other splits and starts; paired differences of log score and errors."""
+    X, y = tumours(columns)
+    A, gain = np.column_stack([X, np.ones(len(X))]), []
+    for seed in range(301, 305):
+        for k, (a, y_a, b, y_b) in enumerate(zip(*networks(0.0, seed, columns), strict=True)):
+            cost = lambda t, a=a, y=y_a: xent.binary_cross_entropy(a / np.exp(t), y)  # noqa: E731
+            repaired = b / np.exp(minimize_scalar(cost, bounds=(-3, 5), method="bounded").x)
+            rows = np.random.default_rng([seed + SEED, k]).permutation(len(y))
+            some, new = rows[:seen], rows[270:]
+
+            def fitted(w: Array, some: Array = some) -> float:
+                return float(xent.binary_cross_entropy(A[some] @ w, y[some]) + 5e-4 * w[:2] @ w[:2])
+
+            plain = A[new] @ minimize(fitted, np.zeros(3)).x
+            gain.append(
+                [
+                    xent.binary_cross_entropy(repaired, y_b) - xent.binary_cross_entropy(plain, y[new]),
+                    ((plain > 0) == y[new]).mean() - ((repaired > 0) == y_b).mean(),
+                ]
+            )
+    mean, error = np.mean(gain, axis=0), np.std(gain, axis=0, ddof=1) / len(gain) ** 0.5
+    assert (mean > 2.5 * error).all()
+
+
 LOSSES: dict[str, Any] = {
     "log": RULES[0],
     "Brier": RULES[1],
