@@ -176,14 +176,13 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
     learnable = (x @ torch.randn(4, k, generator=g)).argmax(1)
     sure_of_twelve = (0.999 * ((torch.arange(n) > 1) & (torch.arange(n) < 14))).clamp(min=0.001)
     rawest = [(30 * x + 5, learnable)] * many
-    noisiest = [
-        (30 * x + 5, torch.where(even > 0, y, learnable))
-    ] * many  # the loss stays high, as with many classes
+    # The loss stays high, as with many classes.
+    noisiest = [(30 * x + 5, torch.where(even > 0, y, learnable))] * many
     infinite = torch.full((1, k), -torch.inf, dtype=dtype)
     one, zeros = infinite.index_fill(1, torch.tensor([0]), 1.0), torch.zeros(30_000, 10)
     faults: Given = {
-        "unrelated": [(z, y), *((z[:1].expand(m, k), y[:m]) for m in (101, 300, 1000, 1797))]
-        * many,  # dead networks
+        # Also of dead networks.
+        "unrelated": [(z, y), *((z[:1].expand(m, k), y[:m]) for m in (101, 300, 1000, 1797))] * many,
         "starts_high": [(40 * z, y)] * (n * k > 30),
         "already_probabilities": [(p,), (p.float(),), (z.sigmoid(),)],
         "has_a_floor": [(nn.CrossEntropyLoss(label_smoothing=0.01), y, k)],
@@ -244,8 +243,8 @@ def cases(n: int, k: int, dtype: torch.dtype) -> tuple[Given, Given]:
         "too_often": [
             *[(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * many,
             *[((z.double() + 2 * (t[:1] > 0)).softmax(1), F.one_hot(sampled, k) > 0)] * many,  # one class
-            *[(torch.full((n,), 0.06), torch.arange(n) < 50)]
-            * many,  # odds five times too high, fifty positives
+            # Odds five times too high, fifty positives.
+            *[(torch.full((n,), 0.06), torch.arange(n) < 50)] * many,
         ],
         "tokens_weigh_differently": [(by_sequence, padded, k)],
         "skips_targets": [(y, torch.ones(n), int(y[0])), (ignored, torch.ones(n))],
@@ -399,9 +398,8 @@ def returned() -> Iterator[tuple[str, tuple[Any, ...], Any]]:
     yield "class_axes", (ce, torch.zeros(2, 7, 7), torch.stack([torch.arange(7)] * 2)), [1]  # each label once
     pair, labels = torch.zeros(1, 2, 2), torch.tensor([[0, 1]])  # by chance, other axes may add up to zero
     yield from (("class_axes", (by_token, pair, labels), [2]) for _ in range(2000))
-    for dtype in FORMATS[
-        :3
-    ]:  # a rate at which no step of the normalisation's weights, which are 1, rounds away
+    # A rate at which no step of the normalisation's weights, which are 1, rounds away.
+    for dtype in FORMATS[:3]:
         normed = nn.Sequential(nn.LayerNorm(7), nn.Linear(7, 7), nn.LayerNorm(7), nn.Linear(7, 7)).to(dtype)
         sgd = torch.optim.SGD(normed.parameters(), 100)
         yield "not_moved", (normed, partial(stepped, normed, z.to(dtype), y, sgd)), []

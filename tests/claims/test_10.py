@@ -286,7 +286,7 @@ def test_how_large_it_is(name: str, size: int, percent: float, digits: int, with
 
 
 @claim(
-    "with some four, E2E shows only three quarters of its loss",
+    "with some four, E2E shows only three quarters of what is lost",
     on=[(4, 3 / 4), (3, 2 / 3), (6, 5 / 6)],
     but_not={"two": (2, 3 / 4), "all": (4, 1.0)},
 )

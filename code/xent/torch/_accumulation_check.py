@@ -281,9 +281,7 @@ class _Evidence:
     weighted: bool  # whether a cross-entropy is seen to have class weights
     rest: float = 0.0  # the part of the whole batch's gradient that no weights of the micro-batches explain
     usual: float = 0.0  # what rounding makes at most, in half precision, unless it rounds long sums
-    cancels: bool = (
-        False  # whether the micro-batches' gradients are so much larger that rounding hides their weights
-    )
+    cancels: bool = False  # whether they are so much larger than their sum that rounding hides the weights
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
     miscounts: bool = False  # whether it is none, and not a sum either
@@ -792,8 +790,7 @@ class _Seen(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if function in (nn.functional.cross_entropy, nn.functional.nll_loss):
-            weight = (kwargs or {}).get("weight", args[2] if len(args) > 2 else None)
-            self.weights |= weight is not None
+            self.weights |= (kwargs or {}).get("weight") is not None  # however it was passed
         self.dtypes |= {t.dtype for t in (*args, result) if isinstance(t, Tensor) and t.requires_grad}
         return result
 

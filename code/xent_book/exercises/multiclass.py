@@ -87,9 +87,8 @@ EXERCISES = (
     ),
     Exercise(
         "multiclass-errors",
-        lambda loss, n: max(
-            0, min(n, math.ceil(n * (loss / math.log(2))) - 1)
-        ),  # a wrong one costs more than log 2
+        # A wrong one costs more than log 2.
+        lambda loss, n: max(0, min(n, math.ceil(n * (loss / math.log(2))) - 1)),
         # None is a whole number of errors, one needs more than 0.693, and the last exceeds the examples.
         lambda: [(0.231, 1000), (0.0, 8), (0.02, 10), (0.4, 100_000), (1.0, 50), (0.554, 20), (2.5, 40)],
         "there are only N examples: no more than N can be wrong",
