@@ -114,7 +114,7 @@ def test_clipped_steps(size: int, threshold: float, share: float, length: float,
 
 
 @claim(
-    "Adam with a short memory ($\\beta_2 = 0.95$) has a similar effect",
+    "with one sequence per step, it makes the coin's sequences",
     on=[(0.95, 1)],
     but_not={"a long one": (0.999, 1), "sixteen sequences in a step": (0.95, 16)},
 )
