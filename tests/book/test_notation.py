@@ -35,12 +35,18 @@ def symbols(tex: str) -> list[str]:
     return [re.sub(r"[\s{}]", "", name).replace("mathcal", "mathcal ") for name in SYMBOL.findall(plain)]
 
 
-def prose(path: Path) -> str:
-    """Return a page's text and formulas, without code."""
+def cells(path: Path, kind: str = "markdown") -> str:
+    """Return a page's cells of one kind; one that is no notebook is a single cell."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
-        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+        found = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == kind]
+        text = "\n\n".join("".join(cell["source"]) for cell in found)
+    return text
+
+
+def prose(path: Path) -> str:
+    """Return a page's text and formulas, without code."""
+    text = cells(path)
     return re.sub(r"```\{index\}.*?```|(?<!`)`[^`\n]+`(?!`)", " ", text, flags=re.DOTALL)
 
 
@@ -91,7 +97,8 @@ def test_a_page_uses_the_symbols_of_the_list_each_in_one_meaning(page: str) -> N
     common, local, _ = listed()
     assert sorted(set(uses(page)) - common - local - set(own(page))) == [], "these are not in notation.md"
     assert [name for name, meanings in own(page).items() if meanings > 1] == []
-    letters = re.findall(r"\b[a-zA-Z]\b", PAGES[page].read_text(encoding="utf-8"))  # code has them too
+    code = [*re.findall("`[^`]+`", cells(PAGES[page])), cells(PAGES[page], "code")]
+    letters = re.findall(r"\b[a-zA-Z]\b", " ".join(code))
     assert sorted(set(own(page)) - set(uses(page)) - set(letters)) == [], "rows name these"
 
 

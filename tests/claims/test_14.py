@@ -364,8 +364,10 @@ def on_policy(number: int, way: str) -> tuple[Array, Array]:
             total = total + at
         return total
 
-    direction, renamed = way.rstrip("*+"), way.endswith("*")
+    direction, renamed = way.rstrip("*+>"), way.endswith("*")
     teacher = speaker(1e-4, 1 - 1e-4) if renamed else speaker(1 - 1e-4, 1e-4)
+    if way.endswith(">"):
+        teacher = speaker(0.0, 1.0)
     z = (teacher if way.endswith("+") else speaker(1e-4, 1 - 1e-4)).log().requires_grad_()
     adam, seen = torch.optim.Adam([z], lr=0.05), []
     for step in range(401):
@@ -386,8 +388,8 @@ def far(lengths: Array, first: float) -> float:
     return float(np.abs(lengths / first - 1).max())
 
 
-# What is said of the two lengths, and of which ways to train; a star: the teacher's end is the student's; a plus: the
-# student begins as the teacher.
+# What is said of the two lengths, and of which ways to train; a star: the teacher's ends are exchanged; an arrow: its
+# end is moved onto the student's, which leaves it nothing; a plus: the student begins as the teacher.
 ENDS: dict[str, tuple[Callable[[Array, Array], Any], str, str]] = {
     "unlearns it": (lambda own, _: own[5] > 3 * own[0] and own[-1] > 0.9 * LONGEST, "reverse", "reverse*"),
     "has none": (lambda own, e: e.max() > 3 * own[0] and e[-1] < 1.1 * own[0], "reverse", "forward reverse*"),
@@ -398,8 +400,8 @@ ENDS: dict[str, tuple[Callable[[Array, Array], Any], str, str]] = {
     ),
     "keeps": (
         lambda own, e: max(far(own, own[0]), far(e, own[0])) < 0.1,
-        "reverse* forward*",
-        "reverse forward",
+        "reverse* forward* forward>",
+        "reverse forward reverse>",
     ),
     "has to stop there": (
         lambda own, e: own.min() > 0.9 * LONGEST and far(e, e[0]) < 0.1,
@@ -418,7 +420,7 @@ def of_ends(column: int) -> dict[str, Any]:
     "Under the reverse divergence the student unlearns its end",
     "The teacher's end takes far longer to learn",
     "the new end appears as the old one disappears",
-    "If the teacher's column for its own end token is moved onto",
+    "If the teacher's columns for the two ends are exchanged,",
     "or first fine-tune the student on texts that end like the teacher's and let generation stop at that end",
     on=of_ends(1).values(),
     but_not=of_ends(2),

@@ -320,6 +320,11 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "epsilon of 1e-3 in the logarithm": (
         lambda z, y: F.nll_loss(torch.log(z.softmax(1) + 1e-3), y), FADES | {"clip": "adds 0.001 to the probability"},
     ),
+    "log of a probability and 1e-7":
+        (lambda z, y: F.nll_loss(torch.log(z.softmax(1) + 1e-7), y), batch(48, 7), FADES | {"clip": DELTA}),
+    "log of a probability and 1e-8": (
+        lambda z, y: F.nll_loss(torch.log(z.softmax(1) + 1e-8), y), batch(300, 10), FADES | {"clip": "adds 1.0e-08"},
+    ),
     "clamped probabilities": (
         lambda z, y: -z.softmax(-1).clamp(1e-7, 1 - 1e-7).gather(-1, y[:, None]).log().mean(),
         FADES | {"clip": "at 1.0e-07"},
@@ -609,13 +614,15 @@ TABLE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 # Keras is imported by the test that needs it.
-KERAS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+KERAS: dict[str, tuple[Any, ...]] = {
     "categorical": (lambda k: k.CategoricalCrossentropy(), NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"}),
     "categorical, logits": (lambda k: k.CategoricalCrossentropy(from_logits=True), {}),
     "categorical, smoothing": (lambda k: k.CategoricalCrossentropy(label_smoothing=0.1), NPROB | {"smoothing": 0.1}),
     "sparse": (lambda k: k.SparseCategoricalCrossentropy(), NPROB | FADES | {
         "targets": ("indices",), "clip": "at 1.0e-07", "sequences": "over all positions (",
     }),
+    "sparse, given logits":
+        (lambda k: k.SparseCategoricalCrossentropy(), (drawn(9, 4).numpy(), Y9.numpy()), "no probabilities"),
     "sparse, logits, ignore 0":
         (lambda k: k.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), {"ignore_index": (0,)}),
     "sparse, logits, sum": (lambda k: k.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"), SUM),

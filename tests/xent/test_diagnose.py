@@ -58,8 +58,8 @@ def test_every_loss_of_the_table(name: str, capfd: pytest.CaptureFixture[str]) -
     if name in KERAS:
         from xent_book import behaviours
 
-        make, want = KERAS[name]
-        loss, batch = make(behaviours.keras().losses), []
+        make, *batch, want = KERAS[name]
+        loss = make(behaviours.keras().losses)
         want = LOSSES.FIRST | want if isinstance(want, dict) else want
     else:
         loss, *batch, want = LOSSES.TABLE[name]

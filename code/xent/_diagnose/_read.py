@@ -180,6 +180,7 @@ class Reader(Trial):
         sums, by_k = law.mean == "a sum", law.by_k
         close = {"float64": 1e-5, "float32": 1e-4, "float16": 3e-3, "bfloat16": 1.5e-2}[self.dtype]
         unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < close), "")
+        law.factor *= UNITS[unit] / level if unit and not self.coarse else 1.0
         mean_over = f"the sum of {other}weights" if law.weighed else "N*K" if by_k else "N"
         return found | {name: tuple(float(f"{w:.6g}") for w in v) for name, v in weights.items()} | {
             "reduction": "none" if self.ndim else "sum" if sums else "mean",
@@ -312,7 +313,8 @@ class Reader(Trial):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon, law.floor = float(np.exp(-cost)), -cost
-        twice = self.own_cost(epsilon, 0.0) if reads and epsilon > 1e-30 else None
+        as_likely = epsilon if reads else bend.temperature * (np.log(max(self.k - 1, 1)) - cost)
+        twice = self.own_cost(as_likely, impossible) if epsilon > 1e-30 else None
         law.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
         how = f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"
         return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon

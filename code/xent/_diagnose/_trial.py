@@ -169,7 +169,11 @@ class Trial:
         told["predicted"] = float(want.sum())
         if not trial.near(seen, want, x):
             follows = trial.follows(x, t, trial.right) or ["no smaller batch that was tried is predicted"]
-            return told, gradient, (f"{name} {difference(seen, want)}: not explained", *follows)
+            return (
+                told,
+                gradient,
+                (f"{name} {difference(seen, want)}: not explained{misread(law, x, t)}", *follows),
+            )
         if gradient.startswith((THATS_IT, NAT, UNKNOWN)) and dtype in CLOSE:
             gradient = trial.said_of_gradient(x, t, gradient)
         near = f" to {CLOSE[trial.dtype][x.size >= 500]:.0%}".replace("%", " %")
@@ -201,4 +205,5 @@ def misread(law: Law, x: Array, t: Array) -> str:
     ones = bool(np.allclose(sums, 1, atol=2e-2) and (kind == "log-probabilities" or (x >= 0).all()))
     if kind == "logits":
         return "; but its rows look like probabilities, and it reads logits" * (ones and sums.size > 1)
-    return f"; but its rows are no {kind}" * (not ones and not law.normalises)
+    divided = law.normalises and bool(((x >= 0) & (x <= 1)).all())
+    return f"; but its rows are no {kind}" * (not ones and not divided)
