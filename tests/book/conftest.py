@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -56,15 +57,8 @@ class TinyBook:
         environment = {name: value for name, value in os.environ.items() if name not in theirs}
         paths = os.pathsep.join(str(self.root / name) for name in ("code", "_ext"))
         environment |= {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **addresses}
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=300,
-        )
+        how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 300}
+        done = subprocess.run([sys.executable, *command], cwd=self.root, env=environment, **how)
         return done.returncode, done.stdout
 
     def build(self, **addresses: str) -> tuple[int, str]:
@@ -74,9 +68,8 @@ class TinyBook:
 
     def nbval(self) -> tuple[int, str]:
         """Compare the copy's stored outputs as `make test` does."""
-        return self.run(
-            "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", "chapters"
-        )
+        nbval = "--nbval", "--nbval-current-env", "-p", "no:cacheprovider"
+        return self.run("-m", "pytest", *nbval, "chapters")
 
     def page(self, name: str) -> str:
         """Read a built page."""
@@ -89,18 +82,12 @@ def tiny_book(tmp_path: Path) -> TinyBook:
     for name in ("_ext", "_static", "_templates", "code"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "chapters").mkdir()
-    for name in (
-        "conf.py",
-        "conftest.py",
-        "requirements.txt",
-        "chapters/references.bib",
-        "chapters/references.md",
-    ):
+    files = "conf.py", "conftest.py", "requirements.txt", "chapters/references.bib", "chapters/references.md"
+    for name in files:
         shutil.copy(ROOT / name, tmp_path / name)
     config = (ROOT / "_config.yml").read_text("utf-8")  # which may hold the owner's addresses
-    (tmp_path / "_config.yml").write_text(
-        re.sub(r"(?m)^( +(?:repository_url|html_baseurl):).*", r'\1 ""', config), "utf-8"
-    )
+    config = re.sub(r"(?m)^( +(?:repository_url|html_baseurl):).*", r'\1 ""', config)
+    (tmp_path / "_config.yml").write_text(config, "utf-8")
     (tmp_path / "index.md").write_text("# A tiny book\n")
     tiny = TinyBook(tmp_path)
     tiny.write_toc("01_good")

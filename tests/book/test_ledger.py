@@ -81,13 +81,12 @@ def test_a_row_that_reads_no_equation_is_named(tmp_path: Path) -> None:
     # What is read has no test of its own.
     write_book(tmp_path, STATED, read=rows)
     assert marks.read_from_the_page(tmp_path) == {"eq-planted": (2, 0), "eq-gone": (3, 1)}
-    assert marks.problems(tmp_path) == [
-        "tests/equations/test_read.py:3: ROWS reads eq-gone, a label that no chapter has"
-    ]
+    gone = "tests/equations/test_read.py:3: ROWS reads eq-gone, a label that no chapter has"
+    assert marks.problems(tmp_path) == [gone]
     write_book(tmp_path, STATED, it=TESTED, read=rows.replace("gone", "planted"))
     (said,) = marks.problems(tmp_path)
     assert said.startswith(
-        TEST + "test_planted transcribes eq-planted, which tests/equations/test_read.py reads"
+        f"{TEST}test_planted transcribes eq-planted, which tests/equations/test_read.py reads"
     )
 
 
@@ -210,9 +209,8 @@ def test_a_mark_stands_where_its_sentence_ends(tmp_path: Path) -> None:
     write_book(tmp_path, STATED, cell, it=TESTED + test)
     text = nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(cell)]))
     text = evidence.mark_claims(tmp_path, "01_planted", text)
-    marked = re.sub(
-        '<a class="claim" id="said-claim-01-(.*?)".*?✓</a>', r"<\1>", nbformat.reads(text, 4).cells[0].source
-    )
+    source = nbformat.reads(text, 4).cells[0].source
+    marked = re.sub('<a class="claim" id="said-claim-01-(.*?)".*?✓</a>', r"<\1>", source)
     assert marked == "This is **a fair<this-is-fair>\ncoin.**<a-fair> A fairer one.<a-fairer>"
     assert marks.problems(tmp_path) == []
 
@@ -263,14 +261,12 @@ def test_a_row_of_the_errata_has_its_test_its_correction_and_one_verdict(
     row = {"place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"], "says": "It is b."}
     cards = [{"id": i, "verdict": "slip", **row} for i in ("3.1", "3.11")]
     source = {"id": 3, "title": "A post", "about": "It."}
+    test = f'@pytest.mark.erratum("3.1", "{verdict}")\ndef test_it():\n    assert True\n'
     for name, content in (
         ("chapters/01_coin.md", f"# A coin\n\n{text}"),
         (marks.ERRATA, yaml.safe_dump({"sources": [source], "rows": cards})),
         (marks.TRIED, TRIED.format(*tried)),
-        (
-            "tests/test_coin.py",
-            f'@pytest.mark.erratum("3.1", "{verdict}")\ndef test_it():\n    assert True\n',
-        ),
+        ("tests/test_coin.py", test),
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(content)

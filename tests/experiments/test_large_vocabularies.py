@@ -20,16 +20,21 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "large_vocabularies" / "memory.py"
 
 
-def test_the_chapter_prints_the_code_that_the_experiment_measures() -> None:
+def cell(words: str) -> str:
+    """The chapter's code cell that has these words."""
     cells = json.loads((ROOT / "chapters" / "15_large_vocabularies.ipynb").read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    (printed,) = [source for source in sources if source.startswith("class Blocked")]
+    (found,) = [source for source in sources if words in source]
+    return found
+
+
+def test_the_chapter_prints_the_code_that_the_experiment_measures() -> None:
     measured = next(
         node for node in ast.parse(SCRIPT.read_text()).body if getattr(node, "name", "") == "Blocked"
     )
-    (shown,) = ast.parse(printed).body
-    assert ast.dump(shown.body[1]) == ast.dump(measured.body[1])
-    assert ast.dump(shown.body[2]) == ast.dump(measured.body[2])
+    (shown,) = ast.parse(cell("class Blocked(")).body
+    for number in (1, 2):
+        assert ast.dump(shown.body[number]) == ast.dump(measured.body[number])
 
 
 @pytest.mark.parametrize("name", memory.WAYS)
@@ -61,12 +66,11 @@ def test_the_committed_result_meets_the_target() -> None:
 
 def areas(changed: tuple[str, str] = ("", "")) -> dict[str, list[float]]:
     """Draw the chapter's figure, and return the arrays' sizes in numbers by what they are filled with."""
-    cells = json.loads((ROOT / "chapters" / "15_large_vocabularies.ipynb").read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    (source,) = [source for source in sources if "def area(" in source]
     plt.close("all")
     with plt.ioff():
-        exec(source.replace(*changed), {"plt": plt, "plots": plots, "to_rgba": to_rgba, "Any": Any})
+        exec(
+            cell("def area(").replace(*changed), {"plt": plt, "plots": plots, "to_rgba": to_rgba, "Any": Any}
+        )
     found: dict[str, list[float]] = {"": [], "plain": [], "blocks": [], "never": []}
     for patch in plt.gcf().axes[0].patches:
         assert isinstance(patch, plt.Rectangle)
@@ -82,12 +86,8 @@ def test_memory_is_drawn_to_scale() -> None:
     n, v, h, b = 8192, 128_256, 4096, 1024
 
     def to_scale(drawn: dict[str, list[float]]) -> bool:
-        arrays = {
-            "": sorted([h * n] * 2 + [h * v] * 2),
-            "plain": [n * v] * 3,
-            "blocks": [n * b] * 2,
-            "never": [n * v],
-        }
+        layers = sorted([h * n] * 2 + [h * v] * 2)
+        arrays = {"": layers, "plain": [n * v] * 3, "blocks": [n * b] * 2, "never": [n * v]}
         return {kind: sorted(sizes) for kind, sizes in drawn.items()} == arrays
 
     assert to_scale(areas())

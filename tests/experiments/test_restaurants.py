@@ -18,10 +18,8 @@ OTHER = ("NAME", "", "", "", "low", "", "", "")
 def small() -> tuple[Data, Describer]:
     """A model of seven words, and pairs of many lengths, a few to a meaning."""
     rng = np.random.default_rng(0)
-    pairs = [
-        Pair(MEANING if i % 3 else OTHER, (*rng.integers(2, 7, n).tolist(), 0))
-        for i, n in enumerate(range(1, 65))
-    ]
+    texts = [(*rng.integers(2, 7, n).tolist(), 0) for n in range(1, 65)]
+    pairs = [Pair(MEANING if i % 3 else OTHER, text) for i, text in enumerate(texts)]
     data = Data(pairs, pairs, pairs, ["<eos>", "<unk>", *"abcde"])
     torch.manual_seed(0)
     return data, Describer(data, width=8, layers=1)
@@ -73,10 +71,6 @@ def test_slots() -> None:
     assert len(MEANING) == len(SLOTS)
     # Name, neighbour, kind, food, area and families can be looked for.
     assert slots_missed(MEANING, said) == (2, 6)
-    assert slots_missed(MEANING, "NAME , near NEAR , is a family pub with french food by the river .") == (
-        0,
-        6,
-    )
-    assert slots_missed(
-        MEANING, "NAME , near NEAR , is a family pub with indian and french food by the river ."
-    ) == (1, 6)
+    for food, missed in (("french", 0), ("indian and french", 1)):
+        told = f"NAME , near NEAR , is a family pub with {food} food by the river ."
+        assert slots_missed(MEANING, told) == (missed, 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,11 +16,8 @@ from experiments.restaurants.distil import ARMS, Job, Owned, Runs
 from experiments.restaurants.model import Describer, along, log_probs, log_q
 from experiments.shared import records
 
-KIND, FOOD, AREA = (
-    ("pub", "restaurant", ""),
-    ("French", "Indian", "Chinese", ""),
-    ("riverside", "city centre", ""),
-)
+KIND, FOOD = ("pub", "restaurant", ""), ("French", "Indian", "Chinese", "")
+AREA = ("riverside", "city centre", "")
 MEANINGS = [("NAME", kind, food, "", "", area, "", "") for kind in KIND for food in FOOD for area in AREA]
 
 
@@ -39,11 +37,8 @@ def data() -> Data:
 
     def answers(meanings: list[Any], number: int) -> list[Pair]:
         lengths = g.integers(1, 9, (len(meanings), number))
-        return [
-            Pair(m, (*g.integers(2, 10, n).tolist(), 0))
-            for m, row in zip(meanings, lengths, strict=True)
-            for n in row
-        ]
+        asked = zip(meanings, lengths, strict=True)
+        return [Pair(m, (*g.integers(2, 10, n).tolist(), 0)) for m, row in asked for n in row]
 
     parts = answers(MEANINGS[:24], 3), answers(MEANINGS[24:30], 2), answers(MEANINGS[30:], 2)
     return Data(*parts, ["<eos>", "<unk>", *"abcdefgh"])
@@ -98,9 +93,8 @@ def test_soft_losses() -> None:
 def test_draws_are_of_the_teacher_and_stay_the_same() -> None:
     log_p = torch.randn(2000, 5, generator=torch.Generator().manual_seed(1)).log_softmax(1)
     shares = distil.drawn(log_p, 3).exp()
-    assert torch.equal(shares, distil.drawn(log_p, 3).exp()) and not torch.equal(
-        shares, distil.drawn(log_p, 4).exp()
-    )
+    for seed, equal in ((3, True), (4, False)):
+        assert torch.equal(shares, distil.drawn(log_p, seed).exp()) is equal
     torch.testing.assert_close(shares.sum(1), torch.ones(2000))
     assert torch.equal(shares * distil.DRAWS, (shares * distil.DRAWS).round())
     p = log_p.exp()
@@ -132,15 +126,9 @@ def test_who_writes_what_the_teacher_scores(
     data: Data, own: Owned, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step along texts of the student, or of the teacher, written anew every eight steps."""
-    seen: list[tuple[Any, ...]] = []
-    loss = distil.soft_loss
-
-    def spy(*arguments: Any) -> torch.Tensor:
-        seen.append(arguments)
-        return loss(*arguments)
-
     assert len(own.written) == distil.TEXTS + 1
-    monkeypatch.setattr(distil, "soft_loss", spy)
+    soft_loss = mock.Mock(wraps=distil.soft_loss)
+    monkeypatch.setattr(distil, "soft_loss", soft_loss)
     monkeypatch.setattr(distil, "LOOK", 1000)
     written: list[list[Pair]] = []
     texts = distil.texts_of
@@ -156,7 +144,7 @@ def test_who_writes_what_the_teacher_scores(
     assert [len(pairs) for pairs in written] == [256] * 3 + looks and written[0] != written[1]
     assert {p.meaning for p in written[0]} == set(own.order)  # labelled or not
     assert row["scored"] == sum(len(p.reply) for pairs in written[:3] for p in pairs)
-    for k, (_, _, said, words) in enumerate(seen[:17]):
+    for k, ((_, _, said, words), _) in enumerate(soft_loss.call_args_list[:17]):
         pairs = written[k // 8][32 * (k % 8) :][:32]
         assert words.tolist() == [w for p in pairs for w in p.reply]
         torch.testing.assert_close(said, log_q(own.teacher, pairs))
@@ -242,10 +230,8 @@ def test_what_is_measured(data: Data) -> None:
     log = torch.cat([log_q(model, [p]) for p in data.test]).double()
     words = torch.tensor([w for p in data.test for w in p.reply])
     nats = -float(log.gather(1, words[:, None]).mean())
-    assert (
-        abs(row["nats"] - nats) < 1e-5
-        and abs(row["ends"] - float(log[:, 0].exp().sum()) / len(data.test)) < 1e-5
-    )
+    assert abs(row["nats"] - nats) < 1e-5
+    assert abs(row["ends"] - float(log[:, 0].exp().sum()) / len(data.test)) < 1e-5
     assert abs(row["gap"] - (nats + float((log.exp() * log).sum(1).mean()))) < 1e-5
     held = {t: distil.nats(log_q(model, own.validation), own.validation, t) for t in (0.9, 1, 1.1, 2)}
     best = distil.best_temperature(log_q(model, own.validation), own.validation)
@@ -253,12 +239,8 @@ def test_what_is_measured(data: Data) -> None:
     assert row["temperature"] == best and lowest <= min(held.values()) + 1e-5
     tempered = (log / best).log_softmax(1).gather(1, words[:, None]).mean()
     assert abs(row["tempered"] + float(tempered)) < 1e-5
-    assert (
-        0 < row["trigrams"] <= 1
-        and 0.25 <= row["distinct"] <= 1
-        and 0 <= row["missed"] <= 1
-        and row["slots"] > 0
-    )
+    assert 0 < row["trigrams"] <= 1 and 0.25 <= row["distinct"] <= 1
+    assert 0 <= row["missed"] <= 1 and row["slots"] > 0
     model.head.bias.data[0] = 1e3  # always ends: one text, nothing said
     row = distil.evaluate(model, own)
     assert row["distinct"] == 0.25 and row["length"] == 1 and row["missed"] == row["missed_half"] == 1
@@ -288,22 +270,16 @@ def test_runs_are_made_once_and_kept(data: Data, tmp_path: Path, monkeypatch: py
 def test_what_is_refused(data: Data, own: Owned) -> None:
     assert distil.check(data) is data
     twice = data._replace(test=[*data.test, data.train[0]])
-    with pytest.raises(
-        ValueError, match=r"test: \('NAME', .* is a meaning of train too, expected in one part"
-    ):
+    with pytest.raises(ValueError, match=r"test: \('NAME', .* a meaning of train too, expected in one part"):
         distil.check(twice)
     for empty in ((0,), ()):
         blank = data._replace(validation=[*data.validation, Pair(data.validation[0].meaning, empty)])
-        with pytest.raises(
-            ValueError, match=r"validation: an answer to \('NAME', .* is empty, expected at least one"
-        ):
+        with pytest.raises(ValueError, match=r"validation: .* \('NAME', .* is empty, expected at least one"):
             distil.check(blank)
     for share in (0.0, 1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match=rf"share: expected a number in \(0, 1\], got {share}"):
             own.labelled(share)
-    with pytest.raises(
-        ValueError, match=r"share: expected a part, which leaves prompts without answers, got 1\.0"
-    ):
+    with pytest.raises(ValueError, match=r"share: expected a part, .* prompts without answers, got 1\.0"):
         own.pool(ARMS["texts"], 1.0)
     state, words = own.teacher.state_dict(), data.words
     assert isinstance(distil.teacher_of(data, words, state), Describer)

@@ -1,41 +1,29 @@
 """`xent.torch.accumulate`: the gradient of the full batch, however it was cut, on one device and over ranks.
 
-    torchrun --standalone --nproc-per-node 3 tests/xent/test_accumulate.py tokens
-
-has every rank train the same linear language model on its own, unbalanced micro-batches, and rank 0 print how far
-each window's gradient is from that of the whole window in one batch on one device.
+Here ranks are threads; under DDP and FSDP2 they are processes, in test_check_accumulation.py.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import json
 import pickle
 import re
 import sys
 import threading
-import warnings
 from collections import UserDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
-import ranks as processes
-import xent.torch
 from xent.torch import _accumulate, accumulate
 
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
@@ -228,9 +216,8 @@ def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) 
         list(windows)
     GradientState.num_steps = 1
     trainer = Mine()
-    with pytest.raises(
-        RuntimeError, match=r"lightning: Trainer\(accumulate_grad_batches=3\) .* leave it at 1"
-    ):
+    said = r"lightning: Trainer\(accumulate_grad_batches=3\) .* leave it at 1"
+    with pytest.raises(RuntimeError, match=said):
         list(windows)
     trainer.training = False  # one that ended, or has not begun
     assert len(list(windows)) == 1
@@ -317,7 +304,7 @@ def test_windows_can_be_sent_to_another_process(denominator: Any) -> None:
     assert scales[0] == scales[1]
 
 
-# ------------------------------------------------------------------ ranks, as threads and as processes
+# ----------------------------------------------------------------------------------- ranks, as threads
 
 
 class Ranks:
@@ -425,92 +412,3 @@ def test_counts_travel_on_the_device_of_the_backend(
     for one.backend in ("cpu:gloo", "nccl", "cpu:gloo,cuda:nccl"):
         assert _accumulate._gather((2**40 + 1, 1), Ranks.group) == [[2**40 + 1, 1]]  # as float64 alone holds
     assert used == ["cpu", "cuda:3", "cuda:3"]
-
-
-STEPS = 3
-
-
-def micro_batches(rank: int, ranks: int) -> list[Batch]:
-    """Lengths differ between ranks, micro-batches and sequences; the last rank has no data, the others end early."""
-    generator = torch.Generator().manual_seed(100 * ranks + rank)
-    batches = []
-    for i in range(max(0, 2 * STEPS - 2 * rank - 1) * (rank < ranks - 1)):
-        rows = 1 + (rank + i) % 3
-        inputs = torch.randn(rows, LENGTH, WIDTH, dtype=torch.float64, generator=generator)
-        targets = torch.randint(CLASSES, (rows, LENGTH), generator=generator)
-        long = torch.randint(1, LENGTH // (1 + rank) + 1, (rows, 1), generator=generator)
-        targets[torch.arange(LENGTH) >= long * (i != 1)] = IGNORED  # the second is of padding alone
-        batches.append((inputs, targets))
-    return batches
-
-
-def trained(net: nn.Module, windows: Any, summed: bool = False) -> Iterator[Tensor]:
-    """The gradient of each window as one vector; passes but the last do not synchronise."""
-    for window in windows:
-        for micro in window:
-            if isinstance(net, FSDPModule):
-                net.set_requires_gradient_sync(micro.is_last)
-            with (
-                net.no_sync()
-                if isinstance(net, DistributedDataParallel) and not micro.is_last
-                else nullcontext()
-            ):
-                logits = net(micro.batch[0])
-                loss = xent.torch.cross_entropy(logits, micro.batch[1], ignore_index=IGNORED, reduction="sum")
-                (loss * micro.scale / (window.ranks if summed else 1)).backward()
-        found: list[Any] = [p.grad for p in net.parameters()]
-        yield torch.cat([(g.full_tensor() if hasattr(g, "full_tensor") else g).flatten() for g in found])
-        net.zero_grad()
-
-
-def errors_on_this_rank(denominator: Any) -> dict[str, list[float]]:
-    """How far each window's gradient is from that of the whole window on one device, by DDP and by FSDP2."""
-    dist.init_process_group("gloo")
-    rank, count = dist.get_rank(), dist.get_world_size()
-    everyone = [micro_batches(r, count) for r in range(count)]
-    alone, parallel, sharded = (nn.Linear(WIDTH, CLASSES).double() for _ in range(3))
-    for net in (alone, parallel, sharded):
-        nn.init.normal_(net.weight, generator=torch.Generator().manual_seed(0))
-        nn.init.zeros_(net.bias)
-    whole = []
-    for start in range(0, max(map(len, everyone)), STEPS):
-        batches = [batch for mine in everyone for batch in mine[start : start + STEPS]]
-        counts = [(y != IGNORED).flatten(1) for _, y in batches]
-        n = {
-            "tokens": sum(int(c.sum()) for c in counts),
-            "sequences": sum(int(c.any(1).sum()) for c in counts),
-        }
-        micro = [
-            SimpleNamespace(batch=b, scale=1 / n.get(denominator, denominator), is_last=True) for b in batches
-        ]
-        whole += list(trained(alone, [micro]))
-    warnings.filterwarnings(
-        "ignore", message="FSDP2-wrapped module"
-    )  # that its output is not changed in place
-    fsdp: Any = fully_shard(sharded, mesh=init_device_mesh("cpu", (count,)))
-    fsdp.set_gradient_divide_factor(1.0)
-    nets = {"DDP": DistributedDataParallel(parallel), "FSDP2": fsdp}
-    found = {}
-    for kind, net in nets.items():
-        windows = accumulate(everyone[rank], STEPS, targets=1, denominator=denominator)
-        pairs = zip(trained(net, windows, summed=kind == "FSDP2"), whole, strict=True)
-        found[kind] = [float((got - due).norm() / due.norm()) for got, due in pairs]
-    dist.destroy_process_group()
-    return found if rank == 0 else {}
-
-
-@pytest.mark.slow
-def test_processes_agree_with_one_device() -> None:
-    """Ranks that run out, and one that never had a batch."""
-    lines = processes.run(__file__, *((3, [how]) for how in ("tokens", "sequences", "64")))
-    assert len(lines) == 3
-    for line in lines:
-        errors = json.loads(line)
-        assert set(errors) == {"DDP", "FSDP2"} and all(len(each) == 2 for each in errors.values())
-        assert max(error for each in errors.values() for error in each) < 1e-12
-
-
-if __name__ == "__main__":
-    how = sys.argv[1]
-    if errors := errors_on_this_rank(float(how) if how.isdigit() else how):
-        print(json.dumps(errors))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import inspect
 import math
 import re
@@ -40,10 +39,7 @@ from xent._validate import shown
 from xent.sequences import GeometricSource, MarkovSource
 
 inf, nan = math.inf, math.nan
-PARTS = (
-    *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
-    *(".distillation", ".torch"),
-)
+PARTS = ("information", "gradients", "scoring", "elicitation", "denominators", "sequences", "distillation")
 # Types, what others return, and `diagnose`, which takes anything that can be called.
 NOT_CALLED = {"MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose", "TopK"}
 INDICES, PROBS, TAIL = torch.tensor([[0, 2]] * 4), torch.tensor([[0.5, 0.25]] * 4), torch.full((4,), 0.25)
@@ -54,7 +50,7 @@ OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
 def public() -> dict[str, Callable[..., Any]]:
     """Every public function, class, and method of a class, by its name."""
     found: dict[str, Callable[..., Any]] = {}
-    for module in (importlib.import_module(f"xent{part}") for part in PARTS):
+    for module in (xent, xent.torch, *(getattr(xent, part) for part in PARTS)):
         for name in set(module.__all__) - NOT_CALLED:
             things = {name: getattr(module, name)}
             if name in OBJECTS:
@@ -98,9 +94,8 @@ class Lightning(torch.nn.Linear):
     """As Lightning's Trainer, its loops and a LightningModule in one."""
 
     accumulate_grad_batches, train_step_context = 2, nullcontext
-    fit_loop = epoch_loop = automatic_optimization = precision_plugin = output_result_cls = property(
-        lambda x: x
-    )
+    itself = property(lambda x: x)
+    fit_loop = epoch_loop = automatic_optimization = precision_plugin = output_result_cls = itself
 
     def from_training_step_output(self, output: torch.Tensor, size: int) -> SimpleNamespace:
         return SimpleNamespace(closure_loss=output / size)
@@ -661,13 +656,10 @@ def test_a_refusal_says_what_would_have_fitted(
     name: str, predictions: Any, targets: Any, options: dict[str, Any], said: str, side: str
 ) -> None:
     package, convert = BOTH[side]
-    z, y = convert(predictions), convert(targets)
+    z, y, named = convert(predictions), convert(targets), "targets|target_probs|probs|logits|log_probs"
     if side == "tensors" and z.dtype == torch.int64:
         said = "; labels come second, as targets"  # a tensor of integers cannot be logits
-    with pytest.raises(
-        (TypeError, ValueError),
-        match=rf"^(targets|target_probs|probs|logits|log_probs): .*{re.escape(said)}$",
-    ):
+    with pytest.raises((TypeError, ValueError), match=rf"^({named}): .*{re.escape(said)}$"):
         getattr(package, name)(z, y, **options)
 
 
@@ -753,6 +745,8 @@ def test_a_sum_may_be_off_by_the_rounding_of_its_terms(classes: int) -> None:
 
 PROMISED = re.findall(r"torch>=([\d.]+)", (Path(__file__).parents[2] / "pyproject.toml").read_text())
 TRAINERS = {"transformers", "lightning", "trl", "accelerate"}
+HEAVY = "print({'torch', 'sklearn', 'keras', 'tensorflow', 'matplotlib'} & {*sys.modules})"
+DIAGNOSED = "assert diagnose(cross_entropy).known and not diagnose(lambda a, b: 1.0).known"
 MISSING = f"ImportError: xent.torch needs PyTorch {PROMISED[0]} or newer"  # both extras say the same
 
 
@@ -761,12 +755,16 @@ MISSING = f"ImportError: xent.torch needs PyTorch {PROMISED[0]} or newer"  # bot
     [
         ("import sys, xent; assert 'torch' not in sys.modules; print(xent.torch.nll.__name__)", "nll"),
         (f"import sys, xent.torch; print(set({sorted(TRAINERS)}) & set(sys.modules))", "set()"),
+        (f"import sys; from xent import cross_entropy, diagnose; {DIAGNOSED}; {HEAVY}", "set()"),
+        (f"import sys; from xent_book import behaviours; behaviours.rows(); {HEAVY}", "set()"),
+        (f"import sys; from xent_book import exercises; exercises.names(); {HEAVY}", "set()"),
+        ("import sys, xent; print('xent_book' in sys.modules)", "False"),
         ("import xent; xent.flax", "AttributeError: module 'xent' has no attribute 'flax'"),
         ("import sys, xent; sys.modules['torch'] = None; import xent.torch", MISSING),
         ("import sys, xent; sys.modules['torch'] = None; xent.torch", MISSING),
         ("import torch; torch.__version__ = '2.5.1+cpu'; import xent.torch", f"{MISSING}, found 2.5.1+cpu"),
     ],
 )
-def test_pytorch_is_loaded_when_it_is_looked_at_and_named_when_missing(code: str, said: str) -> None:
+def test_what_is_loaded_when_it_is_looked_at_and_named_when_missing(code: str, said: str) -> None:
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (finished.stdout + finished.stderr).strip().splitlines()[-1] == said

@@ -160,10 +160,8 @@ def test_ends_of_a_top_k(side: str) -> None:
             continue
         how = how if side == "arrays" else {}
         for moved in (0.0, 1000.0, -1000.0):
-            beside = [
-                np.array([x, y])
-                for x, y in ((np.array(z) + moved, [1001.0, 1000, 999]), (top, top), (at, at))
-            ]
+            rows = (np.array(z) + moved, [1001.0, 1000, 999]), (top, top), (at, at)
+            beside = [*map(np.array, rows)]
             found = loss(side, "top_k_loss", *beside, **how, reduction="none")[0]
             same(found, due, 1e-5 if top == [math.log(0.5) + 4e-7] * 2 else 1e-12, 1e-13)
             if side == "tensors":
@@ -190,11 +188,8 @@ def test_how_far_over_one_a_top_k_may_sum(dtype: str, slack: float, side: str) -
         top[1, 0] = math.log1p(over)
         top = tensor(top).to(getattr(torch, dtype)) if side == "tensors" else top.astype(dtype)
         module, given = (xt, tensor) if side == "tensors" else (distillation, np.asarray)
-        with (
-            nullcontext()
-            if over < slack
-            else pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$")
-        ):
+        refused = pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$")
+        with nullcontext() if over < slack else refused:
             module.top_k_loss(given(np.zeros((2, 3))), top, given([[0, 1], [0, 1]]))
 
 

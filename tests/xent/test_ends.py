@@ -16,7 +16,8 @@ import torch
 
 import xent
 import xent.torch as xt
-from xent import distillation, gradients
+from xent import gradients
+from xent.distillation import distillation_gradient
 
 INF, NAN, TWO = math.inf, math.nan, math.log(2)
 SURE, ONCE = math.exp(-30), math.log1p(math.exp(-1))
@@ -27,9 +28,7 @@ IGNORE, NONE, SUM = {"ignore_index": -100}, {"reduction": "none"}, {"reduction":
 FLAT, OUT, MIDDLE = [[0.0, 0.0]], [[0.0, -INF]], [[0.0, -INF, 0.0]]
 OVER, MANY = [[1 + 2.0**-21, 0.0]], np.zeros((3, 300))  # the first within the tolerance of a sum
 HOPELESS = [[NAN, 0.0], [0.0, NAN], [-INF, -INF], [INF, 0.0], [0.0, INF]]
-TINY = {
-    name: float(np.finfo(np.promote_types(name, "f4")).tiny) for name in ("float64", "float32", "float16")
-}
+TINY = {of: float(np.finfo(np.promote_types(of, "f4")).tiny) for of in ("float64", "float32", "float16")}
 Q = [1.0, 0.0, 0.0]
 
 
@@ -213,13 +212,10 @@ def test_a_loss_and_its_gradient_at_the_ends(side: str, dtype: str, row: tuple[A
     """On tensors with a gradient and without."""
     _, name, given, options, due, slope = (*row, None)[:6]
     eps = float(np.finfo(np.promote_types(dtype, "f4")).eps)
-    arrays = [
-        np.array(x, dtype if isinstance(x, list) and np.array(x).dtype == float else None) for x in given
-    ]
+    kinds = [dtype if isinstance(x, list) and np.array(x).dtype == float else None for x in given]
+    arrays = [*map(np.array, given, kinds)]
     if side == "arrays":
-        by = (
-            distillation.distillation_gradient if name == KL else getattr(gradients, f"{name}_gradient", None)
-        )
+        by = distillation_gradient if name == KL else getattr(gradients, f"{name}_gradient", None)
         with np.errstate(all="raise"):
             found = [attrgetter(name)(xent)(*arrays, **options)]
             gradient = None if by is None or slope is None else by(*arrays, **options)

@@ -271,12 +271,8 @@ def test_a_permutation_of_rows_or_classes_changes_nothing(name: str, problem: An
     for f, atol in call.both:
         expected = f(reduction="none")
         # A product with the classes' weights is rounded by where a row stands, and so is a vector of PyTorch's.
-        close(
-            f(rows, reduction="none"),
-            expected[rows],
-            atol,
-            rtol=RTOL if "," in name or name == "weighted" else 0.0,
-        )
+        rtol = RTOL if "," in name or name == "weighted" else 0.0
+        close(f(rows, reduction="none"), expected[rows], atol, rtol)
         if call.x.ndim > 1:
             other = {n: x[classes] for n, x in call.options.items() if n in ("weight", "alpha")}
             moved = np.argsort(classes)[call.t] if call.t.ndim == 1 else call.t[:, classes]
@@ -305,11 +301,8 @@ def test_the_mean_divides_by_the_mass_and_parts_add_up(name: str, problem: Any, 
         each = call.gradient(sample_weight=w, reduction="none")
         close(each, call.gradient(sample_weight=w, reduction="sum"), call.room, rtol=0.0)
         close(call.gradient(sample_weight=w), each / mass, call.room)
-        close(
-            np.concatenate([call.gradient(part, **options) for part, options in parts]),
-            each / mass,
-            max(4e-15, call.room),
-        )
+        pieces = [call.gradient(part, **options) for part, options in parts]
+        close(np.concatenate(pieces), each / mass, max(4e-15, call.room))
 
 
 @by_loss
@@ -327,9 +320,8 @@ def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem
         bad, options = g.choice([np.nan, np.inf, -np.inf]), {"sample_weight": w}
         hidden = np.where(w > 0, call.x.T, bad).T
         if "distillation" in name and "top k" not in name:  # whose classes have to be some
-            options["t"] = np.where(
-                w > 0, call.t.T, g.permuted([bad] + [0.0] * (len(call.t.T) - 1))[:, None]
-            ).T
+            spoilt = g.permuted([bad] + [0.0] * (len(call.t.T) - 1))[:, None]
+            options["t"] = np.where(w > 0, call.t.T, spoilt).T
         close(call.loss(x=hidden, **options), expected)
         if call.of.gradient:
             gradient = call.gradient(x=hidden, **options)

@@ -50,14 +50,10 @@ def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
               "teacher_hidden": (*ROWS, TEACHER), "teacher_weight": (CLASSES, TEACHER), "teacher_bias": (CLASSES,),
               "sample_weight": ROWS[1:]}  # fmt: skip
     made = {name: draw(*shape) for name, shape in shapes.items()}
-    targets, shares = (
-        torch.randint(CLASSES, ROWS, generator=generator),
-        (3 * draw(*ROWS, CLASSES)).softmax(-1),
-    )
-    targets[0, 2:], made["sample_weight"] = (
-        IGNORED,
-        made["sample_weight"].abs() * (torch.arange(ROWS[1]) != 3),
-    )
+    targets = torch.randint(CLASSES, ROWS, generator=generator)
+    shares = (3 * draw(*ROWS, CLASSES)).softmax(-1)
+    targets[0, 2:] = IGNORED
+    made["sample_weight"] = made["sample_weight"].abs() * (torch.arange(ROWS[1]) != 3)
     probs, indices = (x.flip(-1) for x in shares.topk(4))
     made |= {"target_probs": shares, "class_weight": draw(CLASSES).abs(), "probs": probs}
     inputs = {name: x.to(dtype) for name, x in made.items()}
@@ -180,10 +176,8 @@ def test_equals_the_plain_pair(case: str, dtype: torch.dtype, reduction: str | f
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert far(found, expected) < min(TOLERANCE[dtype], TOLERANCE[torch.float32])
     upstream = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    pairs = zip(
-        gradients(found, inputs, upstream.to(found.dtype)), gradients(expected, same, upstream), strict=True
-    )
-    assert max(far(a, b) for a, b in pairs) < TOLERANCE[dtype]
+    slopes = gradients(found, inputs, upstream.to(found.dtype)), gradients(expected, same, upstream)
+    assert max(map(far, *slopes)) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("case", ["plain", "reverse, T = 1.0"])
@@ -275,9 +269,8 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     left = 1 - cache.probs.bfloat16().float().sum().item()
     assert not math.isclose(left, exact, rel_tol=0.5)
     # Classes whose probabilities underflow keep their order.
-    assert xent.torch.top_k_of_teacher(torch.tensor([[0.0, -300.0, -400.0, -200.0]]), 2).indices.tolist() == [
-        [0, 3]
-    ]
+    far_below = torch.tensor([[0.0, -300.0, -400.0, -200.0]])
+    assert xent.torch.top_k_of_teacher(far_below, 2).indices.tolist() == [[0, 3]]
 
 
 ONE_ROW, HEAD = torch.ones(1, 2), torch.zeros(3, 2)
@@ -316,7 +309,7 @@ TEACHERS: list[tuple[dict[str, Any], str]] = [
     (live(teacher_weight=torch.ones(2, 2)), "teacher_weight: .*slice: student_weight"),
     (
         live(teacher_weight=torch.ones(4, 2)),
-        r"teacher_weight: .* 3 rows, .* got 4; .*slice: teacher_weight\[:3\]",
+        r"teacher_weight: .* 3 rows, .* 4; .*slice: teacher_weight\[:3\]",
     ),
     (live(targets=FIRST[0], direction="jsd"), "ignore_index: expected targets and ignore_index"),
 ]
@@ -336,50 +329,22 @@ def test_what_does_not_go_together_is_named() -> None:
             xent.torch.linear_cross_entropy(*arguments, **options)
     with pytest.raises(TypeError, match=r"^weight: the layer's weight is linear_weight"):
         xent.torch.linear_cross_entropy(ONE_ROW, HEAD, FIRST[0], weight=HEAD)
+    z = torch.tensor([[1.0, 2.0, 3.0]])
     for temperature in BEYOND:
-        z = torch.tensor([[1.0, 2.0, 3.0]])
-        with pytest.raises(
-            ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
-        ):
+        with pytest.raises(ValueError, match=r"^temperature: expected .*the range of torch.float32"):
             xent.torch.top_k_of_teacher(z, 2, temperature=temperature)
         xent.torch.top_k_of_teacher(z.double(), 2, temperature=temperature)
 
 
-def held_at_once(call: Callable[[], Any]) -> tuple[int, Any]:
-    """How many bytes PyTorch held at once, at most, beyond what it held before; and what the call returned."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        result = call()
-    assert seen.profiler is not None and seen.profiler.kineto_results is not None
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))), result
-
-
-@pytest.mark.slow
-def test_a_step_of_a_language_model_takes_a_tenth_of_the_memory() -> None:
-    """Beyond the gradients, which agree but for the order of float32 sums."""
-    torch.manual_seed(0)
-    embedding, head = torch.nn.Embedding(50_000, 128), torch.nn.Linear(128, 50_000)
-    recurrent, tokens = torch.nn.GRU(128, 128, batch_first=True), torch.randint(50_000, (8, 128))
-    parameters = [*embedding.parameters(), *recurrent.parameters(), *head.parameters()]
-
-    def step(linear: bool) -> list[Tensor]:
-        hidden, targets = recurrent(embedding(tokens))[0][:, :-1], tokens[:, 1:]
-        if linear:
-            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, linear_bias=head.bias)
-        else:
-            value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
-        return list(torch.autograd.grad(value, parameters))
-
-    (plain, expected), (linear, found) = (held_at_once(partial(step, way)) for way in (False, True))
-    results = sum(g.nbytes for g in found)
-    assert max(far(a, b.double()) for a, b in zip(found, expected, strict=True)) < 1e-5
-    assert linear - results < (plain - results) / 10, (linear - results, plain - results)
-
-
 def test_target_distributions_are_checked_without_a_copy() -> None:
+    """How much all losses hold that take no distributions is asked in tests/claims/test_15.py."""
     hidden, weight = torch.randn(1600, 64, requires_grad=True), torch.randn(5000, 64, requires_grad=True)
     shares = torch.softmax(torch.randn(1600, 5000), 1)
-    held, _ = held_at_once(lambda: xent.torch.linear_cross_entropy(hidden, weight, shares).backward())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        xent.torch.linear_cross_entropy(hidden, weight, shares).backward()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
     assert held < 0.75 * shares.nbytes  # blocks of logits, and the gradients
 
 

@@ -103,10 +103,7 @@ BROKEN: list[tuple[Any, str]] = [
     (lambda q, y: np.asarray(q), r"ValueError: costs of shape \(\d*,?\), one a report, got \(\d+,( 2)?\)$"),
     (lambda q, y: np.ones(np.shape(y), complex), "TypeError: .* numbers, got dtype complex128$"),
     (lambda q, y: np.ones(np.shape(y), "M8[s]"), r"TypeError: .* numbers, got dtype datetime64\[s\]$"),
-    (
-        lambda q, y: np.ma.masked_equal(np.ones(np.shape(y)), 1),
-        "TypeError: .* array without a mask, got a mask",
-    ),
+    (lambda q, y: np.ma.masked_equal(np.ones(np.shape(y)), 1), "TypeError: .* without a mask, got a mask"),
 ]
 
 
@@ -121,15 +118,11 @@ def test_what_is_wrong_with_a_rule_is_said(call: Any, monkeypatch: pytest.Monkey
         assert found.dtype == np.float64 and found.max() in (1, 0.5)
     if call is elicited:
         for rule in (box, lambda q, y: np.full(np.shape(y), np.inf)):
-            with pytest.raises(
-                ValueError, match="rule: expected a finite cost for some report, got inf for each"
-            ):
+            with pytest.raises(ValueError, match=r"rule: .* finite cost for some report, got inf for each"):
                 elicited(rule, [0.3, 0.7])
         monkeypatch.setattr(elicitation, "_CLASSES", 3)
         same(elicited(scoring.log_score, [0.5, 0.3, 0.2]), [0.5, 0.3, 0.2], atol=1e-7)
-        with pytest.raises(
-            ValueError, match=r"^target_probs: .* at most 3 classes to search over, got shape \(1, 4\)"
-        ):
+        with pytest.raises(ValueError, match=r"^target_probs: .* at most 3 classes .*, got shape \(1, 4\)"):
             elicited(scoring.log_score, [[0.25] * 4])
 
 
@@ -148,15 +141,7 @@ def test_a_rule_may_work_in_place() -> None:
 # ---------------------------------------------------------------------------------------- what is elicited
 
 
-LAWS = [
-    [0.7, 0.3],
-    [0.5, 0.3, 0.2],
-    [0.97, 0.02, 0.01],
-    [0.7, 0.3, 0.0],
-    [0.1, 0.2, 0.3, 0.4],
-    [1.0, 0.0],
-    [1.0],
-]
+LAWS = [[0.7, 0.3], [0.5, 0.3, 0.2], [0.97, 0.02, 0.01], [0.7, 0.3, 0.0], [0.1, 0.2, 0.3, 0.4], [1.0, 0.0]]
 CLIPPED, ZEROED = partial(scoring.clipped_log_score, eps=0.1), np.array([0.5, 0.45, 0.0]) / 0.95
 DEEP = np.array([0.15, 0.75, 0.10])
 
@@ -175,7 +160,7 @@ def oblique(q: Any, y: Any) -> Any:
 
 # fmt: off
 ELICITED: list[tuple[Any, Any, Any, float]] = [
-    *((rule, p, p, 1e-7) for rule in STRICT for p in LAWS),
+    *((rule, p, p, 1e-7) for rule in STRICT for p in [*LAWS, [1.0]]),
     *((partial(scoring.smoothed_log_score, label_smoothing=e), p, (1 - e) * np.array(p) + e / len(p), 1e-7)
       for p in ([0.7, 0.3, 0.0], [0.25, 0.75], [0.1, 0.2, 0.3, 0.4]) for e in (0.0, 0.1, 0.6)),
     (partial(scoring.weighted_log_score, weight=[1.0, 2.0, 5.0]), [0.5, 0.3, 0.2], [5 / 21, 6 / 21, 10 / 21], 1e-7),
@@ -205,7 +190,7 @@ def test_what_a_rule_elicits(row: int) -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
-@pytest.mark.parametrize("p", LAWS[:-1], ids=str)
+@pytest.mark.parametrize("p", LAWS, ids=str)
 def test_focal_loss_is_inverted(p: list[float], gamma: float) -> None:
     q = elicited(partial(scoring.focal_loss, gamma=gamma), p)
     # Near a corner the report barely depends on p, so the way back magnifies what the search leaves.

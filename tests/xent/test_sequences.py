@@ -93,11 +93,8 @@ def test_length_weights_at_the_ends_of_their_range() -> None:
     same(learnt_lengths([1, 3], most), [0.5, 0.5], 4e-12)
 
 
-ENTRIES = st.lists(
-    st.tuples(st.integers(1, 60) | st.sampled_from([1, 10**6]), st.sampled_from("abc")),
-    min_size=1,
-    max_size=5,
-)
+ENTRY = st.tuples(st.integers(1, 60) | st.sampled_from([1, 10**6]), st.sampled_from("abc"))
+ENTRIES = st.lists(ENTRY, min_size=1, max_size=5)
 
 
 @settings(deadline=None, max_examples=60)

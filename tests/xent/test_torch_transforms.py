@@ -24,16 +24,15 @@ TOP, AT = torch.log_softmax(V, -1).topk(2)
 W = torch.tensor([1.0, 0.5, 2.0, 0.25], dtype=torch.float64)
 BY_CLASS = torch.tensor([1.0, 0.5, 2.0, 0.25, 3.0], dtype=torch.float64)
 
+SMOOTHED: Any = {"label_smoothing": 0.1, "weight": BY_CLASS, "ignore_index": 3, "denominator": 3.0}
+TILTED: Any = {"pos_weight": 2.0, "label_smoothing": 0.1}
+SPREAD: Any = {"label_smoothing": 0.2, "weight": BY_CLASS, "reduction": "sum"}
+
 Loss = Callable[..., Tensor]
 # A function of logits and of what goes with each of their rows.
 LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
     "cross_entropy": (xt.cross_entropy, (Y,)),
-    "smoothed": (
-        lambda z, y: xt.cross_entropy(
-            z, y, label_smoothing=0.1, weight=BY_CLASS, ignore_index=3, denominator=3.0
-        ),
-        (Y,),
-    ),
+    "smoothed": (lambda z, y: xt.cross_entropy(z, y, **SMOOTHED), (Y,)),
     "capped": (lambda z, y: xt.cross_entropy(z, y, softcap=2.0, z_loss=0.1, label_smoothing=0.1), (Y,)),
     "selected": (
         lambda z, y: (lambda log_p, entropy: (log_p * log_p.exp()).sum() - 0.3 * entropy.square().sum())(
@@ -44,16 +43,8 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
     "ignored": (lambda z, y: xt.cross_entropy(z, y, ignore_index=3, reduction="sum"), (Y,)),
     "weighted": (lambda z, y, w: xt.cross_entropy(z, y, sample_weight=w), (Y, W)),
     "soft": (xt.soft_cross_entropy, (P,)),
-    "soft, weighted": (
-        lambda z, t: xt.soft_cross_entropy(z, t, weight=BY_CLASS, label_smoothing=0.2, reduction="sum"),
-        (P,),
-    ),
-    "binary": (
-        lambda z, t: xt.binary_cross_entropy(
-            z, t, pos_weight=2.0, label_smoothing=0.1, sample_weight=t > 0.1
-        ),
-        (P,),
-    ),
+    "soft, weighted": (lambda z, t: xt.soft_cross_entropy(z, t, **SPREAD), (P,)),
+    "binary": (lambda z, t: xt.binary_cross_entropy(z, t, sample_weight=t > 0.1, **TILTED), (P,)),
     "focal": (lambda z, y: xt.focal_loss(z, y, gamma=1.5, alpha=BY_CLASS), (Y,)),
     "nll": (lambda z, y: xt.nll(xt.log_softmax(z), y, weight=BY_CLASS), (Y,)),
     "log loss": (lambda z, y: xt.log_loss(torch.softmax(z, -1), y, eps=1e-3), (Y,)),
@@ -223,7 +214,10 @@ TRANSFORMATIONS: list[tuple[str, Callable[..., None]]] = [
 
 
 # While it compiles an operator, torch makes an instance of its own class, of which it warns.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+unwarned = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
+@unwarned
 @pytest.mark.parametrize(("name", "transformation"), TRANSFORMATIONS, ids=lambda x: getattr(x, "__name__", x))
 def test_each_loss_under_each_transformation(name: str, transformation: Callable[..., None]) -> None:
     transformation(*(LOSSES | LINEAR)[name])
@@ -265,9 +259,7 @@ DIVIDED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*should not be instantiated:DeprecationWarning"
-)  # of PyTorch's own making
+@unwarned
 @pytest.mark.parametrize("name", DIVIDED)
 def test_a_denominator_that_is_a_tensor_has_one_graph(name: str) -> None:
     graphs = []

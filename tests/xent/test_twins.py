@@ -124,13 +124,8 @@ class Case:
         """Close to the student or far, surer or less, higher, the same; ruling out the same classes or others."""
         rng, noise = self.rng, self.rng.normal(size=z.shape)
         sure = np.where(np.isfinite(z), z, 0.0)
-        kinds = [
-            sure + 10.0 ** -rng.uniform(0, 8) * noise,
-            sure * rng.uniform(0, 6),
-            self.spread * noise,
-            sure,
-        ]
-        kinds += [sure + rng.choice([8, 64]) + 0.1 * noise, sure + 30 * (np.arange(z.shape[-1]) == 0)]
+        kinds = [sure + 10.0 ** -rng.uniform(0, 8) * noise, sure * rng.uniform(0, 6), self.spread * noise]
+        kinds += [sure, sure + rng.choice([8, 64]) + 0.1 * noise, sure + 30 * (np.arange(z.shape[-1]) == 0)]
         kinds += [kinds[0] - 9 * (np.arange(z.shape[-1]) == 0)]  # close but for a class
         v = self.rounded(kinds[rng.integers(7)]) if self.calm or rng.random() < 0.9 else self.logits()
         return np.where(np.isneginf(z) & (rng.random() < 0.5) & ~np.isposinf(v), -INF, v)
@@ -151,9 +146,8 @@ class Case:
                 y = self.rounded(rng.random(self.shape))
                 made[name] = y if rng.random() < 0.5 else np.rint(y).astype(rng.choice(["i8", "u1", "?"]))
             elif name == "targets":
-                labels = rng.integers(0, self.classes, self.rows) * (
-                    rng.random() < 0.8
-                )  # or all of one class
+                # Or all of one class.
+                labels = rng.integers(0, self.classes, self.rows) * (rng.random() < 0.8)
                 made[name] = np.asarray(labels).astype(rng.choice(["i8", "i4", "i2", "u1"]))
             elif name in ("probs", "target_probs"):
                 made[name] = self.rounded(rng.random(self.shape)) if binary else self.distributions()
@@ -161,9 +155,8 @@ class Case:
                 made[name] = self.teacher(made["student_logits"])
             elif name in ("log_probs", "top_log_probs"):
                 z = self.teacher(made["student_logits"]) if name == "top_log_probs" else self.logits()
-                made[name] = self.rounded(
-                    xent.log_softmax(np.where(np.isfinite(z), z, -self.spread)), self.wide
-                )
+                log_p = xent.log_softmax(np.where(np.isfinite(z), z, -self.spread))
+                made[name] = self.rounded(log_p, self.wide)
             elif name == "top_indices":
                 made[name] = np.argsort(-made["top_log_probs"], kind="stable")[..., : chosen[-1]]
                 made["top_log_probs"] = np.take_along_axis(made["top_log_probs"], made[name], -1)
@@ -236,9 +229,8 @@ def some_choices(name: str, rng: np.random.Generator) -> Iterator[dict[str, int]
     some.options({})
     for option, n in [*some.lengths.items(), ("", 11)]:
         for i in 3 * [*range(n - 1)]:
-            yield {o: int(rng.integers(m - 1)) for o, m in some.lengths.items()} | (
-                {option: i} if option else {}
-            )
+            others = {o: int(rng.integers(m - 1)) for o, m in some.lengths.items()}
+            yield others | ({option: i} if option else {})
 
 
 def returned(function: Callable[..., Any], arguments: Named) -> Any:
@@ -277,9 +269,8 @@ def room(case: Case, a: Named, o: Named, expected: Array) -> Any:
         moved = np.abs(slope * np.nan_to_num(v - z, posinf=0, neginf=0)).sum(-1) / loss
         widest = np.minimum((gaps(z).max(-1) + gaps(v).max(-1)) / o["temperature"], least)
         each = 8 + widest + 2 * np.nan_to_num(moved, posinf=0)
-    if (
-        name == "top_k_loss"
-    ):  # of the sums p log p and p log q, whose difference it is, and of what is left of 1
+    if name == "top_k_loss":
+        # Of the sums p log p and p log q, whose difference it is, and of what is left of 1.
         log_p = a["top_log_probs"]
         size = size + gaps(z).max()  # an epsilon or none may be left
         size = size + np.max(1 - 2 * (np.exp(log_p) * np.maximum(log_p, -least)).sum(-1))
@@ -340,9 +331,7 @@ def test_tensors_give_what_arrays_give(name: str) -> None:
         if share > 1:
             failures.append((share, f"{case}: {o} of {a}"))
     worst = max(failures, default=(0.0, ""))
-    assert not failures, (
-        f"{len(failures)} of {len(of)}, the worst {worst[0]:.3g} times what it may: {worst[1]}"
-    )
+    assert not failures, f"{len(failures)} of {len(of)}, the worst {worst[0]:.3g} times the room: {worst[1]}"
 
 
 @pytest.mark.parametrize("name", sorted(TWINS))
@@ -361,9 +350,8 @@ def test_gradients_are_the_differences_of_arrays(name: str) -> None:
         real = {k: x for k, x in given.items() if isinstance(x, np.ndarray) and x.dtype == float}
         moving = real if rng.random() < 0.5 else {first: real[first]}
         way = {k: direction(case, k, x) for k, x in moving.items()}
-        tensors = {
-            k: torch.as_tensor(np.array(x)) if isinstance(x, np.ndarray) else x for k, x in given.items()
-        }
+        arrays_of = {k: x for k, x in given.items() if isinstance(x, np.ndarray)}
+        tensors = given | {k: torch.as_tensor(np.array(x)) for k, x in arrays_of.items()}
         for k in moving:
             tensors[k].requires_grad_()
         result = returned(function, tensors)

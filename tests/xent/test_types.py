@@ -15,12 +15,7 @@ import xent.torch
 from xent import distillation, gradients, losses
 
 ROOT = Path(__file__).parents[2]
-SOUND = {
-    "target_probs": "[[0.5, 0.5]]",
-    "targets": "[0]",
-    "top_indices": "[[0]]",
-    "top_log_probs": "[[0.0]]",
-}
+SOUND = {"target_probs": [[0.5, 0.5]], "targets": [0], "top_indices": [[0]], "top_log_probs": [[0.0]]}
 LOSSES = [
     (module.__name__, name)
     for module in (losses, distillation)
@@ -39,11 +34,10 @@ reduction: Literal["sum", "mean"] = "sum"
 def calls(module: str, name: str) -> str:
     """A loss reduced in each way, with what its type has to be, and with an option that it does not have."""
     parameters = inspect.signature(getattr(sys.modules[module], name)).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty]
-    options = [
-        f"{p.name}={p.default!r}" for p in parameters if p.default is not p.empty and p.name != "reduction"
-    ]
-    call = f"{module}.{name}({', '.join(SOUND.get(n, '[[0.0, 0.0]]') for n in needed)}"
+    needed = [str(SOUND.get(p.name, [[0.0, 0.0]])) for p in parameters if p.default is p.empty]
+    given = [p for p in parameters if p.default is not p.empty and p.name != "reduction"]
+    options = [f"{p.name}={p.default!r}" for p in given]
+    call = f"{module}.{name}({', '.join(needed)}"
     number, array = "np.floating[Any]", "NDArray[np.floating[Any]]"
     ways = (("", number), (", reduction=reduction", number), (', reduction="none"', array))
     lines = [f"assert_type({call}{way}), {of})" for way, of in ways]

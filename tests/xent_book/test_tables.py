@@ -21,13 +21,9 @@ def test_text_and_page_say_the_same() -> None:
         }
         marked = [name for name in rows if g.random() < 0.3]
         found = table(rows, "row", *(f"c{i}" for i in range(width)), form=".3g", mark=marked)
-        lines = repr(found).split("\n")
-        assert [
-            [cell.strip() for cell in re.split(r"  +", line.removesuffix(" <").strip())] for line in lines
-        ] == [
-            [unescape(cell).strip() for cell in re.findall(r">([^<]*)</t[hd]>", row)]
-            for row in found._repr_html_().split("\n")[1:-1]
-        ]
+        lines, html = repr(found).split("\n"), found._repr_html_().split("\n")[1:-1]
+        text = [[cell.strip() for cell in re.split("  +", line.removesuffix(" <").strip())] for line in lines]
+        assert text == [[unescape(x).strip() for x in re.findall(r">([^<]*)</t[hd]>", row)] for row in html]
         assert [line.endswith(" <") for line in lines[1:]] == [name in marked for name in rows]
         assert found._repr_html_().count('class="marked"') == len(marked)
         if count:  # numbers end below each other
@@ -35,9 +31,8 @@ def test_text_and_page_say_the_same() -> None:
 
 
 def test_one_value_text_and_nothing() -> None:
-    assert (
-        repr(table({"a": 1.25, "b": "none", 3: None}, "x", "y", form=".1f")) == "x     y\na   1.2\nb  none\n3"
-    )
+    found = table({"a": 1.25, "b": "none", 3: None}, "x", "y", form=".1f")
+    assert repr(found) == "x     y\na   1.2\nb  none\n3"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from xent.information import entropy, kl_divergence
 from xent_book import exercises
 from xent_book.exercises.certify import LOGITS, TARGETS, judge_with
 
-eye, norm, softmax = np.eye, np.linalg.norm, xent.softmax
+eye, norm, sigmoid, softmax = np.eye, np.linalg.norm, xent.sigmoid, xent.softmax
 right = {name: exercises.get(name).reference for name in exercises.names()}
 
 
@@ -123,10 +123,7 @@ SAID: dict[str, list[tuple[str, Any]]] = {
         ("vocab-merge", lambda a, b: np.array(max(a, b)) if a[0] == b[0] else _larger_first(a, b)),
         ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), max(a[1], b[1])])),
         ("else-dpo", lambda a, b, c, d, beta: -(beta * ((a - c) - (b - d))).mean()),
-        (
-            "else-dpo",
-            lambda a, b, c, d, beta: -np.log(xent.sigmoid(beta * ((a - c) - (b - d))) + 1e-12).mean(),
-        ),
+        ("else-dpo", lambda a, b, c, d, beta: -np.log(sigmoid(beta * ((a - c) - (b - d))) + 1e-12).mean()),
         ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * (a / c - b / d)).mean()),
         ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * ((a - c) - (b - d)).mean())),
         ("else-prior", lambda z, old, new: softmax(z * new / old)),
@@ -211,7 +208,7 @@ SAID: dict[str, list[tuple[str, Any]]] = {
     "the formula that has appeared in print": [
         (
             "averaged-eos-coin",
-            lambda q: _between(lambda b: (b - 1) / b * math.log1p(-b), q, 1e-12, 1 - 1e-15),
+            lambda q: _between(lambda b: (1 - 1 / b) * math.log1p(-b), q, 1e-12, 1 - 1e-15),
         ),
     ],
     "here it adds": [("mean-of-means-repair", lambda counts: counts / counts.mean())],
