@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 BATCH, LONGEST = 128, 1000  # speeches of a batch, characters of a speech
+TUNING_SEED = 1000
 
 
 # ---------------------------------------------------------------- records
@@ -74,6 +76,32 @@ def once(folder: Path, key: dict[str, Any], make: Callable[[], dict[str, Any]]) 
         print(row, flush=True)
 
 
+def chosen(runs: Sequence[dict[str, Any]], job: dict[str, Any]) -> float:
+    """Return the rate whose tuning run has the lowest own loss, at its best look; a clipped job takes its arm's."""
+    key = {name: value for name, value in job.items() if name != "clip"} | {"seed": TUNING_SEED}
+    grid = [r for r in runs if key.items() <= r.items()]
+    return float(min(grid, key=lambda r: min(look["own"] for look in r.get("curve", [r])))["rate"])
+
+
+def work(
+    folder: Path, jobs: Sequence[dict[str, Any]], rates: Iterable[float], seeds: int, make: Callable[..., Any]
+) -> None:
+    """Make what the folder lacks: the grids of rates, then one seed of every job after the other."""
+    todo: list[Any] = [(TUNING_SEED, rate, job) for rate in rates for job in jobs if not job.get("clip")]
+    todo += [(seed, None, job) for seed in range(seeds) for job in jobs]
+    for seed, given, job in todo:
+        rate = chosen(records(folder), job) if given is None else given
+        once(folder, job | {"seed": seed, "rate": rate}, partial(make, **job, seed=seed, rate=rate))
+
+
+def finished(runs: Sequence[dict[str, Any]], jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs at the chosen rates, seed by seed in the order of jobs, with the seeds that all jobs have."""
+    keys = [job | {"rate": chosen(runs, job)} for job in jobs]
+    found = [[r for r in runs if k.items() <= r.items() and r["seed"] != TUNING_SEED] for k in keys]
+    whole = set.intersection(*({r["seed"] for r in some} for some in found))
+    return sorted((r for some in found for r in some if r["seed"] in whole), key=lambda r: int(r["seed"]))
+
+
 def arguments(what: str, folder: Path, data: str, seeds: int) -> argparse.ArgumentParser:
     """Return what reads a command, where the data and the runs are, and the number of seeds."""
     parser = argparse.ArgumentParser(description=what)
@@ -93,6 +121,11 @@ def write(record: dict[str, Any], path: Path) -> None:
         text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
         lines.append(f" {json.dumps(key)}: {text}")
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def save(record: dict[str, Any], path: Path) -> None:
+    """Write a record with one entry a line."""
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def rounded(value: Any, form: str) -> Any:
@@ -194,7 +227,7 @@ class Settings:
     table_rate: float = 10.0  # the n-grams' learning rate in terms of the network's
     warmup: int = 10
     weight_decay: float = 0.01  # not of the n-grams
-    tuning_seed: int = 1000
+    tuning_seed: int = TUNING_SEED
     validation: int = 3 * BATCH
     test_share: float = 0.1
     split_seed: int = 0

@@ -22,7 +22,6 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 
-import json
 import platform
 import re
 import tracemalloc
@@ -41,7 +40,7 @@ import tensorflow as tf
 import torch
 
 import xent
-from experiments.shared import agree, growth, in_fresh_process, made, read, turns
+from experiments.shared import agree, growth, in_fresh_process, made, read, save, turns
 
 RESULT = Path(__file__).with_name("result.json")
 
@@ -121,7 +120,6 @@ def resident_memory(case: dict[str, Any], names: list[str]) -> dict[str, int]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine."""
     info, cache = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
     names = re.findall(r"(?m)^model name\s*: (.*)", info.read_text() if info.exists() else "")
     return {
@@ -153,7 +151,6 @@ def run(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write all down."""
     result: dict[str, Any] = {
         **made(xent, np, scipy, sklearn, torch, keras, tf),
         "machine": machine(),
@@ -165,7 +162,7 @@ def main() -> None:
         print(case, flush=True)
     if "tensors" in (before := read(RESULT)):
         result["tensors"] = before["tensors"]
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, RESULT)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +39,7 @@ from torch import Tensor
 from torch.nn import LinearCrossEntropyOptions as Options
 
 import xent.torch
-from experiments.shared import growth, in_fresh_process, made
+from experiments.shared import growth, in_fresh_process, made, read, save
 
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "cached", "distillation")
@@ -205,7 +204,6 @@ def measure_on_gpu(loss: str, size: Size) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure all cases and write them down."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     on_gpu = parser.parse_args().device == "cuda"
@@ -224,8 +222,7 @@ def store(case: dict[str, Any]) -> None:
     packages = [beside[way] for way in case["memory"] if way in beside]
     origin["versions"] |= {package: importlib.metadata.version(package) for package in packages}
     case |= origin
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
+    cases = {tuple(old[name] for name in KEY): old for old in read(RESULT)["cases"]}
     cases[tuple(case[name] for name in KEY)] = case
     # Of a GPU, what was measured is left.
     cases = {key: c for key, c in cases.items() if c["device"] != "cpu" or key[1:5] in SIZES}
@@ -233,7 +230,7 @@ def store(case: dict[str, Any]) -> None:
         "settings": {"threads": 1, "turns": TURNS, "seed": 0, "spread": SPREAD, "apart": APART, "kept": KEPT},
         "cases": list(cases.values()),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save(result, RESULT)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import xent.torch
-from experiments.shared import agree, growth, in_fresh_process, made, turns
+from experiments.shared import agree, growth, in_fresh_process, made, read, save, turns
 
 RESULT = Path(__file__).with_name("result.json")
 SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
@@ -96,16 +95,13 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, and write it down."""
     torch.set_num_threads(1)
     # glibc hands freed pages back sooner or later by what a process freed before: at 20,000 x 32 PyTorch took from
     # one to three milliseconds. Once it has freed so large an array, it keeps what smaller ones leave.
     torch.empty(31 * 2**20, dtype=torch.uint8)
     settings = {"torch": torch.__version__, "threads": 1, "budget": BUDGET, "seed": 0, "date": made()["date"]}
     cases = list(measure())
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    result["tensors"] = {"settings": settings, "cases": cases}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save(read(RESULT) | {"tensors": {"settings": settings, "cases": cases}}, RESULT)
 
 
 if __name__ == "__main__":

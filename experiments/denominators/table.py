@@ -18,7 +18,6 @@ for each position, so it can represent any distribution of these lengths. Runs f
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from experiments.shared import made
+from experiments.shared import made, save
 from xent.denominators import learnt_distribution
 
 Array = NDArray[np.float64]
@@ -530,7 +529,7 @@ def main() -> None:
     settings = {"seeds": SEEDS, "simulated": SIMULATED, "trained": TRAINED}
     settings |= {"lengths": LENGTHS.tolist(), "probabilities": P.tolist()}
     record = {**made(np, scipy, torch), "settings": settings, "rows": [measure(row) for row in ROWS]}
-    (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
+    save(record, HERE / "table.json")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ teacher's distributions at T = 4, for the same 100 images.
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import sklearn
 import torch
 
 from experiments.distillation import digits
-from experiments.shared import made, rounded
+from experiments.shared import made, rounded, save
 
 RESULT = Path(__file__).with_suffix(".json")
 HIDDEN, RATES, SOFT = (4, 16, 64, 256), (0.003, 0.01, 0.03), "soft T=4"
@@ -42,21 +41,16 @@ CARD = {
 }
 
 
-def with_teachers(hidden: int, rate: float) -> None:
-    """Set what digits.py reads at each call."""
-    digits.SETTINGS |= {"teacher_hidden": hidden, "learning_rate": RATES[1]}
-    digits.tuning_set.cache_clear()
-    digits.tuning_set()  # the teachers keep the learning rate that they had
-    digits.SETTINGS["learning_rate"] = rate
-
-
 def arm(name: str, hidden: int, rates: tuple[float, ...]) -> dict[str, Any]:
     """Choose the weight decay of a condition at each learning rate, and train it on all seeds."""
     seeds, data = digits.SETTINGS["seeds"], digits.split(digits.SETTINGS["seeds"])
+    # What digits.py reads at each call; all teachers are trained before the students' learning rate is set.
     digits.SETTINGS |= {"teacher_hidden": hidden, "learning_rate": RATES[1]}
+    digits.tuning_set.cache_clear()
+    digits.tuning_set()
     teachers, found = digits.train_teachers(seeds, data), {}
     for rate in rates:
-        with_teachers(hidden, rate)
+        digits.SETTINGS["learning_rate"] = rate
         tuned = digits.tune(name)
         decays = [tuned["weight_decay"]] * len(seeds)
         students = digits.train_students(name, seeds, data, teachers, decays)
@@ -70,7 +64,6 @@ def arm(name: str, hidden: int, rates: tuple[float, ...]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train all arms, and write them down."""
     torch.set_num_threads(1)
     began = time.process_time()
     arms = {"labels": arm("hard", HIDDEN[2], RATES)}
@@ -79,7 +72,7 @@ def main() -> None:
         print(hidden, arms[f"teacher of {hidden}"]["teacher"], flush=True)
     seconds = round(time.process_time() - began, 1)
     result = {"card": CARD, **made(np, torch, sklearn), "cpu_seconds": seconds, "arms": rounded(arms, ".5f")}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, RESULT)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ measured in one process in which the ways take turns, and each counts by its fas
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -25,7 +24,7 @@ from torch import Tensor
 from torch.nn import LinearCrossEntropyOptions as Options
 from torch.utils.checkpoint import checkpoint
 
-from experiments.shared import growth, in_fresh_process, made
+from experiments.shared import growth, in_fresh_process, made, save
 
 RESULT = Path(__file__).with_name("memory.json")
 FEATURES, BLOCK, CHUNK = 128, 1024, 256
@@ -160,7 +159,6 @@ def seconds(rows: int, vocabulary: int) -> dict[str, float]:
 
 
 def measured(rows: int, vocabulary: int) -> dict[str, Any]:
-    """Measure one case."""
     case = {"rows": rows, "vocabulary": vocabulary, "logits": rows * vocabulary * 4}
     bytes_ = {name: in_fresh_process(grown, name, rows, vocabulary) for name in WAYS}
     print(case, bytes_, flush=True)
@@ -168,7 +166,6 @@ def measured(rows: int, vocabulary: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the sweep."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {
         **made(torch),
@@ -179,7 +176,7 @@ def main() -> None:
         "gradients in float64, relative error": agree(),
         "cases": [measured(*case) for case in VOCABULARIES + ROWS],
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, RESULT)
 
 
 if __name__ == "__main__":

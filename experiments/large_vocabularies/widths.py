@@ -7,14 +7,13 @@ The ways and the measurement are those of `experiments/bench/linear.py`, which a
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 
 import xent
 from experiments.bench import linear
-from experiments.shared import in_fresh_process, made
+from experiments.shared import in_fresh_process, made, save
 
 RESULT = Path(__file__).with_suffix(".json")
 ROWS, CLASSES, WIDTHS = 1024, 32_000, (128, 512, 2048)
@@ -36,7 +35,7 @@ def main() -> None:
         "memory": "growth of VmHWM in a fresh process, the gradients of hidden states and weight left out",
         "cases": cases,
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, RESULT)
 
 
 if __name__ == "__main__":

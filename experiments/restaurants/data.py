@@ -130,3 +130,12 @@ def slots_missed(meaning: Sequence[str], said: str) -> tuple[int, int]:
             looked += 1
             missed += not PATTERNS[slot, given[slot]].search(said) or any(p.search(said) for p in others)
     return missed, looked
+
+
+def held_out(data: Data) -> dict[str, float]:
+    """Return the length of the held-out texts, where each meaning counts once, and the share of slots people miss."""
+    meanings = dict.fromkeys(p.meaning for p in data.test)
+    means = [np.mean([len(p.reply) for p in data.test if p.meaning == m]) for m in meanings]
+    people = [slots_missed(p.meaning, data.spell(p.reply)) for p in data.test if not p.terse]
+    missed, looked = np.sum(people, axis=0)
+    return {"length": float(np.mean(means)), "missed": float(missed / looked)}

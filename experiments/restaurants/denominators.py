@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from experiments import shared
-from experiments.restaurants.data import Data, Pair, load, slots_missed
+from experiments.restaurants.data import Data, Pair, held_out, load
 from experiments.restaurants.model import BATCH, RATES, STEPS, evaluate, fit, losses_of
 from experiments.shakespeare import run
 from experiments.shakespeare.run import Floats, Ints, Row
@@ -47,10 +47,9 @@ from experiments.shakespeare.run import Floats, Ints, Row
 HERE = Path(__file__).parent
 WRITERS = (1, 2)
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "bucketed", "packed")
-# Writers, arm, whether gradients are clipped.
-JOBS = [(w, arm, clip) for clip in (False, True) for w in WRITERS for arm in ARMS]
+# Writers, arm, whether gradients are clipped; in the record a clipped run follows its arm's.
+JOBS = [{"writers": w, "arm": arm, "clip": clip} for w in WRITERS for arm in ARMS for clip in (False, True)]
 BLOCK, LEAST = 128, 8  # tokens of a packed block; texts of a meaning on which a forecast within prompts rests
-TUNING_SEED = 1000
 
 
 def lengths_of(pairs: Sequence[Pair]) -> Ints:
@@ -72,9 +71,8 @@ def groups(lengths: Ints, arm: str) -> list[list[int]]:
     return blocks
 
 
-def weights(lengths: Ints, arm: str, mean_length: float) -> Floats:
-    """Return the weight of each reply of a batch in the batch's loss, sum(weight * summed loss)."""
-    return run.weights(lengths, arm, mean_length, groups)
+# The weight of each reply of a batch in the batch's loss, sum(weight * summed loss).
+weights = partial(run.weights, cut=groups)
 
 
 # ---------------------------------------------------------------- what is foretold
@@ -126,12 +124,8 @@ def predict(data: Data) -> Row:
 
 def train(data: Data, arm: str, clip: bool, seed: int, rate: float) -> Row:
     """Return a model's own loss on validation pairs, the share of its steps that were clipped, and what it reports."""
-    mean_length = float(lengths_of(data.train).mean())
-
-    def weigh(lengths: Ints) -> Floats:
-        return weights(lengths, arm, mean_length)
-
-    tuning = seed == TUNING_SEED
+    weigh = partial(weights, arm=arm, mean_length=float(lengths_of(data.train).mean()))
+    tuning = seed == shared.TUNING_SEED
     steps = STEPS // 2 if tuning else STEPS
     model, cut = fit(data, seed, rate, steps, lambda b: weigh(lengths_of(b)), 1.0 if clip else None)
     asked = data.validation[: len(data.validation) // BATCH * BATCH]
@@ -141,46 +135,15 @@ def train(data: Data, arm: str, clip: bool, seed: int, rate: float) -> Row:
     return {"own": own, "clipped": cut} | ({} if tuning else evaluate(model, data, seed))
 
 
-def work(datas: dict[int, Data], seeds: int, folder: Path) -> None:
-    """Make what the folder lacks: the grids of rates, then one seed of everything after the other."""
-    todo = [(TUNING_SEED, rate, job) for rate in RATES for job in JOBS if not job[2]]
-    todo += [(seed, None, job) for seed in range(seeds) for job in JOBS]
-    for seed, given, (writers, arm, clip) in todo:
-        rate = chosen(shared.records(folder), writers, arm) if given is None else given
-        key = {"writers": writers, "arm": arm, "clip": clip, "seed": seed, "rate": rate}
-        shared.once(folder, key, partial(train, datas[writers], arm, clip, seed, rate))
-
-
-def chosen(runs: Sequence[Row], writers: int, arm: str) -> float:
-    """Return the rate whose tuning run has the lowest own loss."""
-    grid = [r for r in runs if (r["writers"], r["arm"], r["seed"]) == (writers, arm, TUNING_SEED)]
-    return float(min(grid, key=lambda r: float(r["own"]))["rate"])
-
-
-def held_out(data: Data) -> Row:
-    """Return the length of the held-out texts, where each meaning counts once, and the share of slots people miss."""
-    of: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for pair in data.test:
-        of[pair.meaning].append(len(pair.reply))
-    people = [slots_missed(p.meaning, data.spell(p.reply)) for p in data.test if not p.terse]
-    missed, looked = np.sum(people, axis=0)
-    length = float(np.mean([*map(np.mean, of.values())]))
-    return {"length": length, "missed": float(missed / looked)}
-
-
 def assemble(folder: Path, datas: dict[int, Data]) -> Row:
     """Return the record, with the seeds that every arm has."""
     runs = shared.records(folder)
-    kept = [r for r in runs if r["seed"] != TUNING_SEED and r["rate"] == chosen(runs, r["writers"], r["arm"])]
-    done = [{r["seed"] for r in kept if (r["writers"], r["arm"], r["clip"]) == job} for job in JOBS]
-    whole = set.intersection(*done)
-    kept.sort(key=lambda r: (r["seed"], r["writers"], ARMS.index(r["arm"]), r["clip"]))
     return {
         "settings": {"batch": BATCH, "steps": STEPS, "rates": RATES, "block": BLOCK, "bucket": run.BUCKET},
         **shared.made(torch, np),
         "held_out": {f"writers={w}": shared.rounded(held_out(data), ".4g") for w, data in datas.items()},
-        "runs": [shared.rounded(r, ".5g") for r in kept if r["seed"] in whole],
-        "tuning": [shared.rounded(r, ".7g") for r in runs if r["seed"] == TUNING_SEED],
+        "runs": [shared.rounded(r, ".5g") for r in shared.finished(runs, JOBS)],
+        "tuning": [shared.rounded(r, ".7g") for r in runs if r["seed"] == shared.TUNING_SEED],
     }
 
 
@@ -194,7 +157,9 @@ def main() -> None:
         prediction = {f"writers={writers}": predict(data) for writers, data in datas.items()}
         (HERE / "prediction.json").write_text(json.dumps(shared.rounded(prediction, ".4g"), indent=1) + "\n")
     else:
-        work(datas, given.seeds, given.runs)
+        # All without clipping, then all with it.
+        jobs = sorted(JOBS, key=lambda job: bool(job["clip"]))
+        shared.work(given.runs, jobs, RATES, given.seeds, lambda writers, **job: train(datas[writers], **job))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from experiments import shared
-from experiments.restaurants.data import END, Data, Pair, load, slots_missed
+from experiments.restaurants.data import END, Data, Pair, held_out, load, slots_missed
 from experiments.restaurants.model import Describer, along, log_q, speak, texts_of
 from experiments.shared import records, store
 from xent.torch import distillation_loss, top_k_loss
@@ -271,22 +271,21 @@ class Owned:
         """Return the texts of an arm's soft part, to learn from and for validation; of WRITES there are none yet."""
         if share == ALL:
             raise ValueError(f"share: expected a part, which leaves prompts without answers, got {share}")
+        scored = arm.loss != "labels"
+        validation = Pool(self.written[TEXTS], self.scored[1] if scored else None)
         if arm.texts in WRITES:
-            said = self.scored[1] if arm.loss != "labels" else None
-            return Pool([]), Pool(self.written[TEXTS], said) if arm.texts == "fresh" else Pool([])
+            return Pool([]), validation if arm.texts == "fresh" else Pool([])
         if arm.texts == "human":
             human = self.labelled(share)
             return Pool(human, log_q(self.teacher, human)), Pool(self.validation, self.scored[2])
         if arm.loss == "draws":
             shares = [drawn(log_p, self.seed) for log_p in self.scored[:2]]
             return Pool(self.written[0], shares[0]), Pool(self.written[TEXTS], shares[1])
-        if arm.loss != "labels" and arm.texts == "one":
-            return Pool(self.written[0], self.scored[0]), Pool(self.written[TEXTS], self.scored[1])
         number = len(self.meanings(share)) if arm.texts == "same" else None
         texts = [p for some in self.written[: 1 if arm.texts == "one" else TEXTS] for p in some[:number]]
-        if arm.loss != "labels":
-            return Pool(texts, log_q(self.teacher, texts)), Pool(self.written[TEXTS], self.scored[1])
-        return Pool(texts), Pool(self.written[TEXTS])
+        if not scored:
+            return Pool(texts), validation
+        return Pool(texts, self.scored[0] if arm.texts == "one" else log_q(self.teacher, texts)), validation
 
 
 # ---------------------------------------------------------------- training
@@ -598,8 +597,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
         row |= shared.rounded(paired(of_row, *cell), ".4g")
         (low, high), mean, half = row["between"], row["mean"], row["half"]
         row |= {"held": low <= mean <= high, "met": mean - half <= high and low <= mean + half}
-    missed, looked = np.sum([slots_missed(p.meaning, data.spell(p.reply)) for p in data.test], axis=0)
-    of = [[len(p.reply) for p in data.test if p.meaning == m] for m in sorted({p.meaning for p in data.test})]
+    people = held_out(data)
     models = {name: Describer(data, *ARMS[name].size) for name in ("teacher", "labels", "large")}
     return {
         **shared.made(torch, np),
@@ -607,7 +605,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
         | {"dropouts": DROPOUTS, "alphas": ALPHAS, "steps": {name: arm.steps for name, arm in ARMS.items()}},
         "parameters": {n: sum(p.numel() for p in model.parameters()) for n, model in models.items()},
         "meanings": {n: len({p.meaning for p in getattr(data, n)}) for n in ("train", "validation", "test")},
-        "people": shared.rounded({"missed": missed / looked, "length": np.mean([*map(np.mean, of)])}, ".4g"),
+        "people": shared.rounded({key: people[key] for key in ("missed", "length")}, ".4g"),
         "forecasts": forecasts,
         "repeated": compare(folder, again) if again else shared.read(HERE / "distillation.json")["repeated"],
         "tuning": [r for r in rows if "nats" not in r],

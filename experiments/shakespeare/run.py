@@ -25,12 +25,10 @@ whose loss is lowest. A run looks at its loss twice an epoch, and reports the mo
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,7 @@ from xent.denominators import learnt_distribution, length_weights
 
 HERE = Path(__file__).parent
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "blocks")
+JOBS = [{"arm": arm} for arm in ARMS]
 BUCKET, BLOCK = 16, 1024
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -126,10 +125,9 @@ def predict(lengths: Ints) -> Row:
     }
 
 
-def ngrams(
-    train: Sequence[list[int]], test: Sequence[list[int]], letters: int, highest: int = 6
-) -> list[float]:
+def ngrams(train: Sequence[list[int]], test: Sequence[list[int]], letters: int) -> list[float]:
     """Return the summed loss of the test sequences for n-grams of each order."""
+    highest = 6
     padding = [0] * highest
     model = shared.NGrams((padding + sequence for sequence in train), letters, highest - 1, highest)
     loss = [0.0] * highest
@@ -292,33 +290,15 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
 # ---------------------------------------------------------------- the record
 
 
-def chosen(runs: Sequence[Row], arm: str, settings: Settings) -> float:
-    """Return the rate whose tuning run has the lowest own loss, at its best look."""
-    grid = [r for r in runs if r["arm"] == arm and r["seed"] == settings.tuning_seed]
-    return float(min(grid, key=lambda r: float(min(look["own"] for look in r["curve"])))["rate"])
-
-
-def work(seeds: int, folder: Path, settings: Settings, one: Callable[[str, int, float], Row]) -> None:
-    """Make what the folder lacks: the grid of rates, then one seed of every arm after the other."""
-    grid = [(settings.tuning_seed, rate) for rate in settings.rates]
-    for (seed, given), arm in itertools.product([*grid, *((seed, None) for seed in range(seeds))], ARMS):
-        rate = chosen(shared.records(folder), arm, settings) if given is None else given
-        shared.once(folder, {"arm": arm, "seed": seed, "rate": rate}, partial(one, arm, seed, rate))
-
-
 def assemble(folder: Path, settings: Settings) -> Row:
     """Return the record, with the seeds that all arms have at their own best rates."""
     runs = shared.records(folder)
-    rates = {arm: chosen(runs, arm, settings) for arm in ARMS}
-    kept = [r for r in runs if r["seed"] != settings.tuning_seed and r["rate"] == rates[r["arm"]]]
-    whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
-    kept.sort(key=lambda r: (r["seed"], ARMS.index(r["arm"])))
     return {
         "settings": asdict(settings),
         **shared.made(torch, np),
-        "rates": rates,
-        "runs": [r for r in kept if r["seed"] in whole],
-        "tuning": [r for r in runs if r["seed"] == settings.tuning_seed],
+        "rates": {job["arm"]: shared.chosen(runs, job) for job in JOBS},
+        "runs": shared.finished(runs, JOBS),
+        "tuning": [r for r in runs if r["seed"] == shared.TUNING_SEED],
     }
 
 
@@ -330,7 +310,7 @@ def main() -> None:
 
     def one(arm: str, seed: int, rate: float) -> Row:
         trained = train(parts, letters, arm, seed, rate, settings)
-        tuning = seed == settings.tuning_seed
+        tuning = seed == shared.TUNING_SEED
         return {"curve": trained["curve"]} | (
             {} if tuning else evaluate(trained["model"], parts.test, seed, settings)
         )
@@ -344,7 +324,7 @@ def main() -> None:
     elif given.command == "assemble":
         shared.write(assemble(given.runs, settings), HERE / "result.json")
     else:
-        work(given.seeds, given.runs, settings, one)
+        shared.work(given.runs, JOBS, settings.rates, given.seeds, one)
 
 
 if __name__ == "__main__":

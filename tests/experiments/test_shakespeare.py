@@ -140,20 +140,20 @@ def test_another_text_is_refused(tmp_path: Path) -> None:
 def test_a_stopped_experiment_goes_on(tmp_path: Path) -> None:
     """Runs that are there are not made again; each arm takes the rate that its own validation loss prefers."""
     made: list[tuple[Any, ...]] = []
+    settings = shared.Settings()
 
     def one(arm: str, seed: int, rate: float) -> dict[str, Any]:
         made.append((arm, seed, rate))
         return {"curve": [{"own": 9.0}, {"own": abs(rate - (0.016 if arm == "B=4" else 0.008))}]}
 
-    settings = shared.Settings()
-    run.work(1, tmp_path, settings, one)
+    shared.work(tmp_path, run.JOBS, settings.rates, 1, one)
     arms, grid = len(run.ARMS), len(settings.rates)
     assert len(made) == len(set(made)) == arms * (grid + 1)
     assert ("B=4", 0, 0.016) in made and ("constant", 0, 0.008) in made
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
     (tmp_path / "runs.jsonl").write_text("\n".join(lines[:-3]) + "\n")
     made.clear()
-    run.work(1, tmp_path, settings, one)
+    shared.work(tmp_path, run.JOBS, settings.rates, 1, one)
     record = run.assemble(tmp_path, settings)
     assert len(made) == 3 and [r["arm"] for r in record["runs"]] == list(run.ARMS)
     assert len(record["tuning"]) == arms * grid

@@ -72,10 +72,6 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
 )
 
 
-def _candidates() -> list[tuple[Candidate]]:
-    return [(Candidate(name, loss),) for name, loss in RIGHT + WRONG]
-
-
 def judge_with(
     logits: Array, targets: Array, *, rtol: float = 1e-12, atol: float = 0.0, flat: bool = False
 ) -> Callable[[BinaryLoss], bool]:
@@ -109,7 +105,7 @@ EXERCISES = (
     Exercise(
         "certify-binary",
         judge_with(LOGITS, TARGETS),
-        _candidates,
+        lambda: [(Candidate(name, loss),) for name, loss in RIGHT + WRONG],
         "this accepts everything",
         lambda loss: True,
         "this refuses a right loss: right losses need not agree beyond the twelfth digit",

@@ -34,16 +34,6 @@ def _belief(loss: float, classes: int) -> float:
     return float((1 - (classes - 1) * r) / classes)
 
 
-def _ignored_inputs() -> list[tuple[Array, Array]]:
-    nan = np.nan
-    return [
-        (np.array([[nan, nan, nan], [0.0, 3.0, 1.0]]), np.array([-100, 1])),
-        (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [nan, 1.0, 2.0]]), np.array([0, 2, -100])),
-        (np.array([[0, 3, 1], [2, 0, 0]]), np.array([1, -100])),  # whole numbers
-        (np.array([[np.inf, 1.0, 0.0], [1000.0, 0.0, -1000.0]]), np.array([-100, 1])),
-    ]
-
-
 def _repaired(z: Array, y: Array) -> Any:
     counts = y != -100
     gradient = np.zeros(z.shape)
@@ -74,7 +64,12 @@ EXERCISES = (
     Exercise(
         "ignored-nan",
         _repaired,
-        _ignored_inputs,
+        lambda: [
+            (np.array([[np.nan] * 3, [0.0, 3.0, 1.0]]), np.array([-100, 1])),
+            (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [np.nan, 1.0, 2.0]]), np.array([0, 2, -100])),
+            (np.array([[0, 3, 1], [2, 0, 0]]), np.array([1, -100])),  # whole numbers
+            (np.array([[np.inf, 1.0, 0.0], [1000.0, 0.0, -1000.0]]), np.array([-100, 1])),
+        ],
         "a nan times zero is nan: leave the rows out instead of multiplying",
         _times_zero,
         "a row with the label -100 gets zeros, not the gradient of another label",

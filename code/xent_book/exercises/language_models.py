@@ -31,10 +31,11 @@ def _reverse_kl_inputs() -> list[tuple[Any, ...]]:
     return [(*model(k), *model(k)) for k in (2, 3, 3)]
 
 
-def _bucket(logits: Array, kept: Array, index: Array) -> float:
-    inside = kept @ numerics.log_softmax(logits)[index]
-    tail = numerics.log_sum_exp(np.delete(logits, index)) - numerics.log_sum_exp(logits)
-    return float(-inside - (1 - kept.sum()) * tail)
+def _bucket(logits: Array, kept: Array, index: Array, tail: Any = None) -> float:
+    """With another logarithm of the student's tail, if one is given."""
+    if tail is None:
+        tail = numerics.log_sum_exp(np.delete(logits, index)) - numerics.log_sum_exp(logits)
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * tail)
 
 
 def _truncated(logits: Array, kept: Array, index: Array) -> float:
@@ -42,24 +43,13 @@ def _truncated(logits: Array, kept: Array, index: Array) -> float:
 
 
 def _subtracted(logits: Array, kept: Array, index: Array) -> float:
-    mass = numerics.softmax(logits)[index].sum()
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
-
-
-def _summed(logits: Array, kept: Array, index: Array) -> float:
-    tail = np.delete(numerics.softmax(logits), index).sum()
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(tail))
+    return _bucket(logits, kept, index, np.log(1 - numerics.softmax(logits)[index].sum()))
 
 
 def _entropy(kept: Array) -> float:
     """The teacher's entropy, its tail one event."""
     rest = 1 - kept.sum()
     return -float(kept @ np.log(kept) + rest * np.log(rest))
-
-
-def _spread(logits: Array, kept: Array, index: Array) -> float:
-    outside = np.delete(numerics.log_softmax(logits), index)
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
 EXERCISES = (
@@ -97,10 +87,10 @@ EXERCISES = (
         "renormalised on both sides: the mass of the student's tail is free",
         lambda z, kept, index: float(-kept / kept.sum() @ numerics.log_softmax(z[index])),
         "exponentials vanish or overflow at large logits: use a log-sum-exp of the logits outside",
-        _summed,
+        lambda z, kept, index: _bucket(z, kept, index, np.log(np.delete(numerics.softmax(z), index).sum())),
         lambda z, kept, index: _bucket(z, kept, index) if np.exp(z).max() < np.inf else np.nan,
         "the bucket is one event: add the probabilities outside, then take the log",
-        _spread,
+        lambda z, kept, index: _bucket(z, kept, index, np.delete(numerics.log_softmax(z), index).sum()),
         "the tail has the wrong sign: its logarithm is subtracted too",
         lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
         "this is the divergence: the cross-entropy keeps the teacher's entropy",

@@ -22,20 +22,6 @@ def _nll(z: Array, y: Array, shift: Any = _shifted, axis: int = 1) -> Array:
     return np.asarray(np.log(np.exp(shift(z)).sum(axis=axis)) - _own(shift(z), y))
 
 
-def _nll_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(2)
-    return [
-        # Square, so that a sum over the wrong axis still has the right shape; and a single row.
-        (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 1.0, 4.0]]), np.array([0, 1, 0])),
-        (np.array([[0.0, 2.0]]), np.array([0])),
-        (rng.normal(scale=3.0, size=(5, 3)), np.array([0, 2, 1, 1, 2])),
-        # exp overflows past 709, and a probability underflows below -745.
-        # The second row is so far below the first that a maximum over the batch leaves it the log of zero.
-        # In the third the probability of the label is still a number, and its inverse is not.
-        (np.array([[1000.0, 0, -1000], [-1000, -200, -1001], [720, 0, 0]]), np.array([0, 0, 1])),
-    ]
-
-
 def _with_eps(eps: float) -> tuple[Any, Any]:
     """The two ways to write an epsilon: added to the probability, or the probability clipped."""
     return (
@@ -53,7 +39,16 @@ EXERCISES = (
     Exercise(
         "multiclass-nll",
         _nll,
-        _nll_inputs,
+        lambda: [
+            # Square, so that a sum over the wrong axis still has the right shape; and a single row.
+            (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 1.0, 4.0]]), np.array([0, 1, 0])),
+            (np.array([[0.0, 2.0]]), np.array([0])),
+            (np.random.default_rng(2).normal(scale=3.0, size=(5, 3)), np.array([0, 2, 1, 1, 2])),
+            # exp overflows past 709, and a probability underflows below -745.
+            # The second row is so far below the first that a maximum over the batch leaves it the log of zero.
+            # In the third the probability of the label is still a number, and its inverse is not.
+            (np.array([[1000.0, 0, -1000], [-1000, -200, -1001], [720, 0, 0]]), np.array([0, 0, 1])),
+        ],
         "exp overflows past 709: take the maximum of each row off first",
         lambda z, y: -np.log(_own(_softmax(z), y)),
         lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
