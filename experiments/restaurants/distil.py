@@ -29,6 +29,12 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            nothing of the rest; 16 draws: of the teacher's tokens at each position, kept like a cache, and about as
            large as that of "top 8". Added after a reader had asked what the advice on these rests on, with teachers of
            their own
+           alone: "from labels" and "from labels x4" with an alpha of 1, thus no people's answers after the start, and
+           batches of 32 texts of the teacher's; alpha .99: "from labels x4" with it, and batches as before. Added when
+           a reader had seen that alpha, chosen again, took the largest value that it could, .95
+           labels, long: labels of 100 % for as many steps as the longest runs have in all, rate and dropout chosen by
+           runs of that length: the same reader had seen that those of 5.8 times the steps keep the settings of short
+           ones, while their rivals had chosen again
 Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts or
            more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same" (no
            more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels is
@@ -53,7 +59,7 @@ Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a 
            steps (labels alone, the rivals, in all of them, the teacher in a third): rate, then dropout, by the arm's
            own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
            there. Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of
-           what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
+           what was tried, but for dropout 0 and alpha 1, and .95 where 1 was left out. At 20 % labels, distributions and the two of texts keep the
            rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
            nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
            of that length: none, as before. "From labels x4" has what "from labels" has. The plain arms from the
@@ -71,7 +77,7 @@ Measured   on 400 test meanings: nats a word of people's answers; `gap`, these l
            meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
            trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      eight, and four for each of the last two sets of runs, each with its own teacher, labelled meanings and
+Seeds      eight, and four or six for each later set of runs, each with its own teacher, labelled meanings and
            initial values, alike for all arms; one after the other; with three times the steps two. The teachers of
            seeds 0 to 4 were trained again for the longer runs, on another processor, and differ in their digits from
            those of the others.
@@ -86,7 +92,8 @@ Seeds      eight, and four for each of the last two sets of runs, each with its 
            12 to 15 all five stand side by side, and beside them labels of 100 % with three times their steps and, run
            later, with as many. These were run on one more processor, on which the start of each choice of alpha was
            run again: of runs of the tuning seed with the same settings, the later one counts. Temperatures, draws and
-           the bare top 8 stand beside "distributions" and "top 8" in seeds 16 to 21.
+           the bare top 8 stand beside "distributions" and "top 8" in seeds 16 to 21; "alone", "alpha .99" and "long"
+           beside what they are compared with in seeds 22 to 25.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -176,6 +183,18 @@ BESIDE = {
     "top 8, bare": Arm("one", "kept"),
     "16 draws": Arm("one", "draws"),
 }
+LONGER = {
+    "from labels, alone": Arm("one", "forward", warm=True, steps=320),
+    "from labels x4, alone": Arm("four", "forward", warm=True, steps=320),
+    "from labels x4, alpha .99": Arm("four", "forward", warm=True, steps=320),
+    "labels, long": Arm(steps=3480),
+}
+# An alpha that is not chosen, beside the way that it is compared with.
+FORCED = {
+    "from labels, alone": ("from labels", 1.0),
+    "from labels x4, alone": ("from labels x4", 1.0),
+    "from labels x4, alpha .99": ("from labels x4", 0.99),
+}
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
 FROM_LABELS = [
@@ -193,11 +212,14 @@ RUNS = [  # how many times the steps, which seeds, and which cells
     (3, LAST, [("labels", ALL)]),
     (5.8, LAST, [("labels", ALL)]),
     (1, range(16, 22), [(name, FEW) for name in ("distributions", "top 8", *BESIDE)]),
+    (1, range(22, 26), [("labels, long", ALL)]),
+    (5.8, range(22, 26), [("labels", ALL)]),
+    (9, range(22, 26), [(name, FEW) for name in ("from labels", "from labels x4", *FORCED)]),
 ]
 LONG = 9  # times the steps, for which these choose settings again
 CHOSEN_AGAIN = dict.fromkeys(("from labels", "on-policy forward", "fresh texts"), ("dropout",))
 PLAIN = list(ARMS)[-2:]
-ARMS |= BESIDE
+ARMS |= BESIDE | LONGER
 # For the last seeds; below 1, so that a batch holds as many texts.
 CHOSEN_LAST = dict.fromkeys(("from labels", "from labels x4", "fresh texts"), ("alpha",))
 CHOSEN_LAST |= dict.fromkeys(PLAIN, ("rate", "dropout", "alpha"))
@@ -488,13 +510,16 @@ class Runs:
         model, own = Describer(self.data, *arm.size), self.owned(seed, bool(arm.texts))
         if state:
             model.load_state_dict(state)
-        patience = PATIENCE if part <= 1 else math.inf
+        patience = PATIENCE if part <= 1 and name != "labels, long" else math.inf
         model, row = fit(model, arm, job, own, share, round(part * arm.steps), patience, at)
         return model, {"arm": name, "share": share, "seed": seed, "part": part, **job._asdict(), **row}
 
     def tuned(self, name: str, share: float, times: float = 1, seed: int = 0) -> Job:
         """Return the settings of an arm for so many times its steps, from runs of the tuning seed."""
-        again = {} if times < LONG else CHOSEN_LAST if seed in LAST else CHOSEN_AGAIN
+        again = {} if times < LONG else CHOSEN_LAST if seed >= LAST[0] else CHOSEN_AGAIN
+        if name in FORCED:
+            beside, alpha = FORCED[name]
+            return self.tuned(beside, share, times, seed)._replace(alpha=alpha)
         if name in TUNED_AS and name not in again:
             return self.tuned(TUNED_AS[name], share, times)
         if share == PART and name not in TUNED_AGAIN:
@@ -522,7 +547,9 @@ class Runs:
                 grid, by = grids[field]
                 job = best(job, field, [x for x in grid if x < 1], by)
             return job
-        job = Job(self.tuned(name, FEW).rate if share == PART else arm.rate, alpha=0.8 if arm.texts else 0.0)
+        start = 0.0 if name == "labels, long" else 0.15  # what short runs chose
+        rate, alpha = self.tuned(name, FEW).rate if share == PART else arm.rate, 0.8 if arm.texts else 0.0
+        job = Job(rate, start, alpha)
         for field in ("rate", "dropout", "alpha")[share == PART : 3 if arm.texts else 2]:
             job = best(job, field, *grids[field])
         return job
@@ -614,7 +641,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
 
 
 def main() -> None:
-    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=22)
+    parser = shared.arguments("Distillation on descriptions of restaurants.", HERE, "data", seeds=26)
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     given = parser.parse_args()
     data = load(given.data, 1)
