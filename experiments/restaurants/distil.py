@@ -55,15 +55,15 @@ Pays       people's answers; tokens that the teacher writes and scores, on-polic
            hold the writing of all texts. Choices and stops rest on 300 answers to other meanings, as many as 5 % of
            the labels, alike for all arms. Who has so few would rather learn from these, too: "labels + validation",
            for as many steps as the student of labels took at the tuning seed.
-Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a teacher of its own, in half of the
-           steps (labels alone, the rivals, in all of them, the teacher in a third): rate, then dropout, by the arm's
-           own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
-           there. Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of
-           what was tried, but for dropout 0 and alpha 1, and .95 where 1 was left out. At 20 % labels, distributions and the two of texts keep the
-           rate and choose the others again; reverse keeps all. With three times the steps all keep what they had, with
-           nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout again, by runs
-           of that length: none, as before. "From labels x4" has what "from labels" has. The plain arms from the
-           student of labels, the rivals, chose all three again at that length, and when they had taken another
+Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a teacher of its own, in half of the steps
+           (labels alone, the rivals, in all of them, the teacher in a third): rate, then dropout, by the arm's own
+           objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers there.
+           Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of what was
+           tried, but for dropout 0 and alpha 1, and .95 where 1 was left out. At 20 % labels, distributions and the two
+           of texts keep the rate and choose the others again; reverse keeps all. With three times the steps all keep
+           what they had, with nine their rate and alpha; "from labels", on-policy forward and fresh texts chose dropout
+           again, by runs of that length: none, as before. "From labels x4" has what "from labels" has. The plain arms
+           from the student of labels, the rivals, chose all three again at that length, and when they had taken another
            alpha than before (.95), the three that they are compared with chose theirs again as well, for their seeds
            (below 1, so that a batch holds as many texts).
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
