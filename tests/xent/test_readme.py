@@ -93,9 +93,7 @@ def test_what_is_an_error_and_where() -> None:
     logits, none = torch.zeros(1, 3), torch.tensor([-100])
     with pytest.raises(ValueError, match=r"^targets: .* got 7"):
         loss(logits, torch.tensor([7]))
-    (found,) = re.findall(
-        r"outside (.*), a label out of range, .* raises an error that names the argument", README
-    )
+    (found,) = re.findall(r"outside (.*), a label out of range, .* raises an error that says why", README)
     assert re.findall(r"`([\w.]+)`", found) == ["torch.compile", "torch.export", "torch.func"]
     for call, targets, name in (
         (soft, torch.tensor([[0.5, 0.5, 0.1]]), "target_probs"),
