@@ -589,7 +589,7 @@ def test_chosen_again_at_length() -> None:
 
 @pytest.mark.claim(
     "14",
-    "Without them, after the start, students do as well or slightly better.",
+    "Without people's answers, after the start, students do as well or slightly better.",
     "students of all labels, tuned for as many steps, are",
     "Six more seeds, with teachers of their own",
 )
