@@ -171,7 +171,7 @@ globalThis.xentMoving = (() => {
           ],
           says:
             `With B = ${size} the model learns sequences of ${fixed(mean, 2)} tokens on average; the data's have 10. ` +
-            `One token long are ${fixed(100 * learnt[0], 1)} % instead of 10 %.`,
+            `One token long are ${fixed(100 * learnt[0], 1)}% instead of 10%.`,
         };
       },
     },

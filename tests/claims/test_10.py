@@ -265,7 +265,7 @@ E2E, PEOPLE = "E2E", ("E2E", "ASSET")
 @pytest.mark.slow
 @claim(
     "In three collections with prompts, $B = 8$ takes",
-    "all 227 together lose 48 % at $B = 1$, but 34 %",
+    "all 227 together lose 48% at $B = 1$, but 34%",
     on=[
         *(("E2E", 8, 0.2, 1), ("221 models", 8, 3.6, 1), ("E2E", 1, 1.6, 1), ("221 models", 1, 29, 0)),
         *(("all 227", 1, 48, 0), ("all 227", 1, 34, 0, "gpt4_gamed")),

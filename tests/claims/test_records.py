@@ -93,11 +93,11 @@ def test_the_front_page_has_the_intervals() -> None:
     assert all(1 < speech(arm).mean() / TOLD[arm] < 1.1 for arm in ("B=1", "constant"))
     said = (
         f"speeches of {found[0]} characters; with a constant denominator, it writes speeches of {found[1]}",
-        "both means lie a little above these, and the 95 % interval of their ratio contains the predicted ratio",
+        "both means lie a little above these, and the 95% interval of their ratio contains the predicted ratio",
     )
     for name in ("index.md", "README.md"):
         assert all(words in page(name) for words in said)
-        assert "with 64 texts per denominator, they become about 1 % shorter in either case" in page(name)
+        assert "with 64 texts per denominator, they become about 1% shorter in either case" in page(name)
     many = [shorter(writers, "B=64") for writers in (1, 2)]
     between(-1.5, -0.5, *many, room=1.0, but_not={"four texts": shorter(2, "B=4")})
 
