@@ -67,7 +67,7 @@ def say_tilt(batch: float) -> list[str]:
     lengths, size = np.arange(1, 400), round(2**batch)
     law = 0.1 * 0.9 ** (lengths - 1.0)
     learnt = learnt_distribution(law / law.sum(), lengths, size)
-    return [f"B = {size}", f"{text(float(learnt @ lengths), 2)} tokens", f"{text(100 * learnt[0], 1)} %"]
+    return [f"B = {size}", f"{text(float(learnt @ lengths), 2)} tokens", f"{text(100 * learnt[0], 1)}%"]
 
 
 def say_own_lengths(batch: float) -> list[str]:
